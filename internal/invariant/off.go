@@ -1,0 +1,6 @@
+//go:build !invariant && !race
+
+package invariant
+
+// Enabled is false in ordinary builds, so that the compiler removes the checks.
+const Enabled = false

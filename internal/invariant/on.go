@@ -1,0 +1,6 @@
+//go:build invariant || race
+
+package invariant
+
+// Enabled is true in builds that check invariants after every operation.
+const Enabled = true
