@@ -1,0 +1,9 @@
+//go:build !linux
+
+package device
+
+import "errors"
+
+func availableMemory() (uint64, error) {
+	return 0, errors.New("how much memory is available is known on Linux alone: give the device a size, such as host:8GiB")
+}

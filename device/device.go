@@ -1,0 +1,172 @@
+// Package device offers memory, streams, events, copies and launches behind one
+// interface, with three devices: host (this machine's memory and processors),
+// null (addresses of any size, nothing computed) and, later, CUDA.
+//
+// # The model
+//
+// A device has memory that only its own streams may touch. The program holds
+// addresses (Ptr) and queues work; nothing above this package may assume that
+// the processor can read them. Work on one stream runs in the order in which
+// it was queued, asynchronously to the caller; work on two streams is ordered
+// only by events.
+//
+// # Memory
+//
+// Addresses and memory are separate. The states of a range, and the calls that
+// lead from one to the next:
+//
+//	None --Reserve--> Reserved --Map(handles)--> Mapped --Unmap--> Reserved --Release--> None
+//	                  Create --> Handle --Map--> (mapped once) --Unmap--> Handle --Destroy-->
+//
+// A handle is physical memory of one granule. A device without virtual memory
+// (Info.Virtual is false) offers Alloc and Free alone, which are there on
+// every device. Capacity counts handles and plain allocations:
+//
+//	used = granularity × handles + Σ plain allocations ≤ capacity
+package device
+
+import "errors"
+
+// Ptr is an address in a device's memory. Zero is no address.
+type Ptr uint64
+
+// Handle is one granule of physical memory. Zero is no handle.
+type Handle uint64
+
+// Kind says what stands behind a device.
+type Kind uint8
+
+const (
+	// Host computes on this machine's processors in its memory.
+	Host Kind = iota
+	// Null hands out addresses, holds no data and computes nothing.
+	Null
+)
+
+// Info describes a device. It never changes while the device is open.
+type Info struct {
+	Kind        Kind
+	Name        string // as Open takes it, such as "host:256MiB"
+	Capacity    uint64 // bytes that handles and plain allocations may hold together
+	Granularity uint64 // size in bytes of a handle, and the unit of Reserve, Map and Unmap
+	Virtual     bool   // Reserve, Release, Create, Destroy, Map and Unmap work
+	Workers     int    // host threads that compute; 0 where there are none
+}
+
+// ErrOutOfMemory is returned (wrapped, with the figures) by Alloc and Create
+// when the request would pass the device's capacity or the system has no
+// memory left. The device is as it was before the call.
+var ErrOutOfMemory = errors.New("device out of memory")
+
+// Device is one memory with the streams that work on it. Its methods may be
+// called from several goroutines at once.
+//
+// Misuse (an address or handle that did not come from this device, a size
+// that is no multiple of the granularity, a range in the wrong state) is
+// returned as an error and changes nothing.
+type Device interface {
+	Info() Info
+
+	// Alloc gives size bytes of memory, aligned to 512 bytes, content
+	// undefined. Capacity counts the size rounded up to 512 bytes. It fails
+	// with ErrOutOfMemory.
+	Alloc(size uint64) (Ptr, error)
+	// Free takes back what Alloc gave. No queued work may still touch it.
+	Free(p Ptr) error
+
+	// Reserve gives a range of addresses with no memory behind it, aligned to
+	// the granularity. size is a multiple of the granularity.
+	Reserve(size uint64) (Ptr, error)
+	// Release takes back a whole range that Reserve gave. Nothing is mapped in it.
+	Release(p Ptr) error
+
+	// Create gives one granule of physical memory, content undefined. It fails
+	// with ErrOutOfMemory.
+	Create() (Handle, error)
+	// Destroy takes back a handle that is mapped nowhere.
+	Destroy(h Handle) error
+
+	// Map puts the handles, one granule each, behind consecutive addresses
+	// from p on. All of them or, when it fails, none of them is mapped.
+	// The addresses are Reserved and each handle is mapped nowhere else.
+	Map(p Ptr, handles []Handle) error
+	// Unmap takes the memory of n granules from p on away from its addresses;
+	// the handles keep their content and may be mapped elsewhere. No queued
+	// work may still touch it.
+	Unmap(p Ptr, n int) error
+
+	// NewStream gives a stream with nothing queued. Stream 0, the first, is
+	// by convention the one that computes.
+	NewStream() (Stream, error)
+
+	// Close ends the streams and gives all memory back, after which no method
+	// but Info works. No stream may be in use. It returns an error that names
+	// what was still allocated, reserved or mapped.
+	Close() error
+}
+
+// Stream is a queue of work that runs in order. A stream is used from one
+// goroutine at a time; Event methods may be called from any.
+//
+// Queueing never fails: the first error of queued work is kept and returned
+// by Sync from then on, and work behind it is skipped; events are reached all
+// the same. A kernel that panics is such an error, with the kernel's name,
+// and wraps a *Panic. Queueing on a closed stream panics.
+type Stream interface {
+	// ID is the stream's number on its device: 0, 1, 2 …
+	ID() int
+	// Launch queues a computation. l is copied.
+	Launch(l *Launch)
+	// Copy queues a copy of n bytes within the device. The ranges don't overlap.
+	Copy(dst, src Ptr, n uint64)
+	// Upload queues a copy from host memory. src must stay unchanged until the
+	// stream has passed it.
+	Upload(dst Ptr, src []byte)
+	// Download queues a copy to host memory. dst holds the data once the
+	// stream has passed it. On the null device it is filled with zeros.
+	Download(dst []byte, src Ptr)
+	// Record marks this place in the queue.
+	Record() Event
+	// Wait keeps later work of this stream from starting before e, which may
+	// belong to another stream of the device, is reached.
+	Wait(e Event)
+	// Sync returns when all queued work is done, with its first error.
+	Sync() error
+	// Close waits for the queued work, ends the stream and returns what Sync
+	// does.
+	Close() error
+}
+
+// Event is a place in a stream's queue.
+type Event interface {
+	// Done says whether the stream has passed the event. It does not wait.
+	Done() bool
+	// Sync returns when the stream has passed the event.
+	Sync()
+}
+
+// Limits of a Launch's arguments.
+const (
+	MaxPtrs   = 12
+	MaxInts   = 32
+	MaxFloats = 8
+)
+
+// Launch is one computation with its arguments and its cost. It holds no
+// pointers to Go memory but the kernel, so queueing one allocates nothing.
+type Launch struct {
+	Kernel *Kernel
+	Ptr    [MaxPtrs]Ptr
+	Int    [MaxInts]int
+	Float  [MaxFloats]float32
+	Bytes  uint64 // least memory traffic: operands read and results written once
+	Flops  uint64 // floating-point operations
+}
+
+// Kernel is a computation as each kind of device knows it.
+type Kernel struct {
+	Name string
+	// Host runs the launch on the host device, spread over w. l is valid until
+	// it returns.
+	Host func(l *Launch, w *Workers)
+}
