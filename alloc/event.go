@@ -1,0 +1,95 @@
+package alloc
+
+import (
+	"cmp"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/headroom-go/headroom/trace"
+)
+
+// SetSink sends all further events to sink, and to no other one, with stacks
+// of up to stackDepth frames. A nil sink ends the sending. If stackDepth is
+// more than 0, live blocks know where they were allocated from now on, sink or
+// not.
+func (a *Allocator) SetSink(sink trace.Sink, stackDepth int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sink, a.pcs = sink, make([]uintptr, max(stackDepth, 0))
+}
+
+// callerFrames is the number of frames between runtime.Callers and the caller
+// of Alloc, Free or Use.
+const callerFrames = 4
+
+// callers gives the stack of the program's call. It is overwritten by the next.
+func (a *Allocator) callers() []uintptr {
+	if len(a.pcs) == 0 {
+		return nil
+	}
+	return a.pcs[:runtime.Callers(callerFrames, a.pcs)]
+}
+
+// record tells the sink of a block.
+func (a *Allocator) record(action trace.Action, b *Block) {
+	if a.sink == nil && len(a.pcs) == 0 {
+		return
+	}
+	var pcs []uintptr
+	switch action {
+	case trace.Alloc:
+		pcs = a.callers()
+		b.stack = a.stacks.Of(pcs)
+	case trace.FreeRequested:
+		pcs = a.callers()
+	}
+	if a.sink != nil {
+		a.sink.Record(trace.Event{Action: action, Purpose: b.purpose, Stream: b.stream.id, Addr: b.addr, Size: b.asked, TimeUS: now(), PCs: pcs})
+	}
+}
+
+// recordRange tells the sink of memory taken or given back. It belongs to no
+// stream; its events say 0, as the segments do.
+func (a *Allocator) recordRange(action trace.Action, addr, size uint64) {
+	if a.sink != nil {
+		a.sink.Record(trace.Event{Action: action, Addr: addr, Size: size, TimeUS: now()})
+	}
+}
+
+func now() int64 { return time.Now().UnixMicro() }
+
+// Segments gives what is reserved now, in the order of addresses, for a
+// trace.Snapshot. On virtual memory each range of backed addresses is one.
+func (a *Allocator) Segments() []trace.Segment {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var all []trace.Segment
+	for _, seg := range a.segments {
+		for b := seg.first; b != nil; b = b.next {
+			if b.state == unbacked {
+				continue
+			}
+			if b.prev == nil || b.prev.state == unbacked {
+				all = append(all, trace.Segment{Addr: b.addr, Small: seg.pool.small, Expandable: seg.pages != nil})
+			}
+			s := &all[len(all)-1]
+			s.Size += b.size
+			s.Blocks = append(s.Blocks, b.traced())
+		}
+	}
+	slices.SortFunc(all, func(x, y trace.Segment) int { return cmp.Compare(x.Addr, y.Addr) })
+	return all
+}
+
+// traced gives the block as a snapshot holds it.
+func (b *Block) traced() trace.Block {
+	t := trace.Block{Addr: b.addr, Size: b.size, State: trace.Live, Requested: b.asked, Purpose: b.purpose, Stack: b.stack}
+	switch b.state {
+	case pending:
+		t.State = trace.Pending
+	case free:
+		t = trace.Block{Addr: b.addr, Size: b.size, State: trace.Free}
+	}
+	return t
+}

@@ -1,0 +1,143 @@
+package alloc
+
+import "github.com/headroom-go/headroom/trace"
+
+// PurposeBytes is a number of bytes for each purpose.
+type PurposeBytes [trace.NumPurposes]uint64
+
+// PurposeStats are the figures of one purpose.
+type PurposeStats struct {
+	Live uint64 // bytes in blocks handed out
+	Peak uint64 // highest Live, whenever it was
+}
+
+// Stats are the figures of an allocator at one moment. Bytes but for
+// Requested are those of blocks, which are rounded up to 512 bytes.
+type Stats struct {
+	Live      uint64 // bytes in blocks handed out
+	Pending   uint64 // bytes freed by the program, still in use by queued work
+	Cached    uint64 // Reserved − Live − Pending
+	Reserved  uint64 // bytes taken from the device
+	Requested uint64 // bytes asked for in live blocks
+	Blocks    uint64 // number of live blocks
+
+	PeakLive      uint64
+	PeakReserved  uint64 // of the moments after a call, not of those within one
+	ByPurpose     [trace.NumPurposes]PurposeStats
+	PeakByPurpose PurposeBytes // Live by purpose at the moment of PeakLive
+
+	// What has happened since New.
+	Allocs, Frees     uint64 // blocks
+	Maps, Unmaps      uint64 // handles put behind addresses and taken away
+	Creates, Destroys uint64 // handles, or plain allocations, taken and given back
+	Waits             uint64 // times a stream was made to wait for another one
+	Syncs             uint64 // times the host waited for a stream
+	Trims             uint64 // calls of Trim
+	OOMs              uint64 // requests that failed for lack of memory
+}
+
+// Stat is a line of the table of figures.
+type Stat struct {
+	Name  string // in snake_case; bytes end in _bytes, counters in _total
+	Doc   string
+	Value uint64
+}
+
+// statTable is the list of all figures. Tables and reference pages come from it.
+var statTable = [...]struct {
+	name, doc string
+	value     func(s *Stats) uint64
+}{
+	{"live_bytes", "Bytes in blocks handed out.", func(s *Stats) uint64 { return s.Live }},
+	{"pending_bytes", "Bytes freed by the program, still in use by queued work.", func(s *Stats) uint64 { return s.Pending }},
+	{"cached_bytes", "Bytes taken from the device that are neither live nor pending.", func(s *Stats) uint64 { return s.Cached }},
+	{"reserved_bytes", "Bytes taken from the device.", func(s *Stats) uint64 { return s.Reserved }},
+	{"requested_bytes", "Bytes asked for in live blocks, before rounding.", func(s *Stats) uint64 { return s.Requested }},
+	{"blocks", "Live blocks.", func(s *Stats) uint64 { return s.Blocks }},
+	{"peak_live_bytes", "Highest live_bytes since the peaks were reset.", func(s *Stats) uint64 { return s.PeakLive }},
+	{"peak_reserved_bytes", "Highest reserved_bytes since the peaks were reset.", func(s *Stats) uint64 { return s.PeakReserved }},
+	{"allocs_total", "Blocks handed out.", func(s *Stats) uint64 { return s.Allocs }},
+	{"frees_total", "Blocks given back.", func(s *Stats) uint64 { return s.Frees }},
+	{"maps_total", "Handles mapped behind addresses.", func(s *Stats) uint64 { return s.Maps }},
+	{"unmaps_total", "Handles taken away from addresses.", func(s *Stats) uint64 { return s.Unmaps }},
+	{"creates_total", "Handles or plain allocations taken from the device.", func(s *Stats) uint64 { return s.Creates }},
+	{"destroys_total", "Handles or plain allocations given back to the device.", func(s *Stats) uint64 { return s.Destroys }},
+	{"waits_total", "Times a stream was made to wait for another one.", func(s *Stats) uint64 { return s.Waits }},
+	{"syncs_total", "Times the host waited for a stream.", func(s *Stats) uint64 { return s.Syncs }},
+	{"trims_total", "Calls of Trim.", func(s *Stats) uint64 { return s.Trims }},
+	{"ooms_total", "Requests that failed for lack of memory.", func(s *Stats) uint64 { return s.OOMs }},
+}
+
+// Table gives every figure with its name and meaning: those of all blocks
+// first, then live and peak bytes of each purpose.
+func (s Stats) Table() []Stat {
+	var table []Stat
+	for _, row := range statTable {
+		table = append(table, Stat{row.name, row.doc, row.value(&s)})
+	}
+	for p := range trace.Purpose(trace.NumPurposes) {
+		name := p.String()
+		table = append(table,
+			Stat{name + "_live_bytes", "Live bytes of purpose " + name + ".", s.ByPurpose[p].Live},
+			Stat{name + "_peak_bytes", "Highest live bytes of purpose " + name + ".", s.ByPurpose[p].Peak},
+			Stat{name + "_bytes_at_peak", "Live bytes of purpose " + name + " at the moment of peak_live_bytes.", s.PeakByPurpose[p]})
+	}
+	return table
+}
+
+// alloc counts a block that was handed out.
+func (s *Stats) alloc(b *Block) {
+	s.Allocs++
+	s.Blocks++
+	s.Live += b.size
+	s.Requested += b.asked
+	s.ByPurpose[b.purpose].Live += b.size
+	s.notePeaks(b.purpose)
+}
+
+// notePeaks raises the peaks to what is live and reserved.
+func (s *Stats) notePeaks(p trace.Purpose) {
+	s.ByPurpose[p].Peak = max(s.ByPurpose[p].Peak, s.ByPurpose[p].Live)
+	s.PeakReserved = max(s.PeakReserved, s.Reserved)
+	if s.Live > s.PeakLive {
+		s.PeakLive, s.PeakByPurpose = s.Live, s.LiveByPurpose()
+	}
+}
+
+// free counts a block that was given back.
+func (s *Stats) free(b *Block) {
+	s.Frees++
+	s.Blocks--
+	s.Live -= b.size
+	s.Requested -= b.asked
+	s.ByPurpose[b.purpose].Live -= b.size
+}
+
+// LiveByPurpose gives the live bytes of each purpose.
+func (s Stats) LiveByPurpose() PurposeBytes {
+	var by PurposeBytes
+	for p := range by {
+		by[p] = s.ByPurpose[p].Live
+	}
+	return by
+}
+
+// Stats gives the figures of this moment.
+func (a *Allocator) Stats() Stats {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.stats
+	s.Cached = s.Reserved - s.Live - s.Pending
+	return s
+}
+
+// ResetPeaks sets all peaks to what is live and reserved now.
+func (a *Allocator) ResetPeaks() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := &a.stats
+	s.PeakLive, s.PeakReserved, s.PeakByPurpose = s.Live, s.Reserved, s.LiveByPurpose()
+	for p := range s.ByPurpose {
+		s.ByPurpose[p].Peak = s.ByPurpose[p].Live
+	}
+}

@@ -1,0 +1,237 @@
+package alloc
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/internal/size"
+	"github.com/headroom-go/headroom/trace"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected output in testdata")
+
+// TestStories plays the files in testdata. A file is a list of paragraphs,
+// each of commands, a line of four dashes and what they print:
+//
+//	open virtual|plain capacity=SIZE [page=SIZE] [limit=SIZE]
+//	alloc NAME SIZE [stream=N] [purpose=NAME]
+//	free NAME            use NAME stream=N
+//	work NAME [stream=N]  queue work on a block
+//	pass stream=N [n=K]  let the stream do all it can, or K pieces of work
+//	trim                 close
+//	map                  the blocks of every segment, in order of address
+//	stats                the figures that are not zero
+//	events               what the sink was told since the last time
+func TestStories(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no stories: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { playFile(t, file) })
+	}
+}
+
+func playFile(t *testing.T, file string) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &story{t: t}
+	var played []string
+	for _, paragraph := range strings.Split(strings.TrimSpace(string(text)), "\n\n") {
+		commands, _, _ := strings.Cut(paragraph, "\n----")
+		var out strings.Builder
+		for _, line := range strings.Split(commands, "\n") {
+			if line != "" && !strings.HasPrefix(line, "#") {
+				s.command(&out, strings.Fields(line))
+			}
+		}
+		played = append(played, strings.TrimRight(commands+"\n----\n"+out.String(), "\n"))
+	}
+	got := strings.Join(played, "\n\n") + "\n"
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got != string(text) {
+		t.Errorf("%s: now it goes\n%s", file, got)
+	}
+}
+
+// story is a program that talks to an allocator.
+type story struct {
+	t      *testing.T
+	dev    *lagging
+	a      *Allocator
+	blocks map[string]*Block
+	events *trace.Recorder
+}
+
+// args splits words such as stream=1 from the others.
+func args(words []string) (plain []string, named map[string]string) {
+	named = map[string]string{}
+	for _, w := range words {
+		if key, value, ok := strings.Cut(w, "="); ok {
+			named[key] = value
+		} else {
+			plain = append(plain, w)
+		}
+	}
+	return plain, named
+}
+
+func (s *story) size(text string) uint64 {
+	if text == "" {
+		return 0
+	}
+	n, err := size.Parse(text)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return n
+}
+
+// stream gives stream N, opening those up to it.
+func (s *story) stream(number string) *lagStream {
+	n, _ := strconv.Atoi(number)
+	for len(s.dev.streams) <= n {
+		if _, err := s.dev.NewStream(); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	return s.dev.streams[n]
+}
+
+func (s *story) command(out *strings.Builder, words []string) {
+	plain, named := args(words)
+	switch plain[0] {
+	case "open":
+		s.open(plain[1] == "virtual", named)
+	case "alloc":
+		s.alloc(out, plain[1], s.size(plain[2]), named)
+	case "free":
+		s.blocks[plain[1]].Free()
+	case "use":
+		s.blocks[plain[1]].Use(s.stream(named["stream"]))
+	case "work":
+		b := s.blocks[plain[1]]
+		s.dev.share(s.stream(named["stream"]), b.addr, b.end())
+	case "pass":
+		n, err := strconv.Atoi(named["n"])
+		if err != nil {
+			n = 1 << 30
+		}
+		s.stream(named["stream"]).advance(n)
+	case "trim":
+		freed, err := s.a.Trim()
+		fmt.Fprintf(out, "%s given back%s\n", size.Format(freed), ending(err))
+	case "map":
+		s.draw(out)
+	case "stats":
+		for _, row := range s.a.Stats().Table() {
+			if row.Value > 0 {
+				fmt.Fprintf(out, "%s %d\n", row.Name, row.Value)
+			}
+		}
+	case "events":
+		for _, e := range s.events.Entries() {
+			fmt.Fprintf(out, "%v %s %s stream=%d\n", e.Action, e.Purpose, size.Format(e.Size), e.Stream)
+		}
+		s.events.Reset()
+	case "close":
+		fmt.Fprintf(out, "closed%s\n", ending(errors.Join(s.a.Close(), s.dev.Close())))
+	default:
+		s.t.Fatalf("unknown command %q", words)
+	}
+	s.check()
+}
+
+func ending(err error) string {
+	if err == nil {
+		return ""
+	}
+	return ": " + err.Error()
+}
+
+func (s *story) check() {
+	s.t.Helper()
+	if err := errors.Join(s.a.Check(), s.dev.err); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *story) open(virtual bool, named map[string]string) {
+	s.dev = newLagging(s.t, device.NullOptions{Capacity: s.size(named["capacity"]), Virtual: virtual, Granularity: s.size(named["page"])})
+	s.events = trace.NewRecorder(0)
+	s.blocks = map[string]*Block{}
+	var err error
+	if s.a, err = New(s.dev, Options{Limit: s.size(named["limit"]), Sink: s.events}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *story) alloc(out *strings.Builder, name string, n uint64, named map[string]string) {
+	purpose := trace.Other
+	for p := range trace.Purpose(trace.NumPurposes) {
+		if p.String() == named["purpose"] {
+			purpose = p
+		}
+	}
+	stream := s.stream(named["stream"])
+	place := stream.place
+	b, err := s.a.Alloc(n, purpose, stream)
+	if err != nil {
+		fmt.Fprintf(out, "%s: %v\n", name, err)
+		return
+	}
+	maps.DeleteFunc(s.blocks, func(_ string, old *Block) bool { return old == b })
+	s.blocks[name] = b
+	fmt.Fprintf(out, "%s at %s", name, s.address(b))
+	if stream.place > place {
+		fmt.Fprintf(out, ", after %d waits", stream.place-place)
+	}
+	fmt.Fprintln(out)
+	s.dev.touch(stream, b.addr, b.end())
+}
+
+// address is the number of the segment and the offset in it.
+func (s *story) address(b *Block) string {
+	return fmt.Sprintf("%d:%s", slices.Index(s.a.segments, b.seg), size.Exact(b.addr-b.seg.base))
+}
+
+// draw writes a line for each segment: names or states, and sizes.
+func (s *story) draw(out *strings.Builder) {
+	names := map[*Block]string{}
+	for name, b := range s.blocks {
+		names[b] = name
+	}
+	for i, seg := range s.a.segments {
+		kind := "large"
+		if seg.pool.small {
+			kind = "small"
+		}
+		fmt.Fprintf(out, "%d %s", i, kind)
+		for b := seg.first; b != nil; b = b.next {
+			what := b.state.String()
+			if b.state == live || b.state == pending {
+				what = names[b]
+			}
+			if b.state == pending {
+				what += " pending"
+			}
+			fmt.Fprintf(out, " [%s %s]", what, size.Exact(b.size))
+		}
+		fmt.Fprintln(out)
+	}
+}

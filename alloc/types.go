@@ -1,0 +1,128 @@
+package alloc
+
+import (
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/trace"
+)
+
+// The vocabulary. A device is worked on by streams and gives memory for
+// segments, which hold blocks:
+//
+//	device   memory, and streams that work on it in order
+//	page     Granularity bytes of addresses, aligned; with a handle mapped
+//	         behind it, it is backed
+//	segment  a range of addresses: reserved once and backed page by page on
+//	         devices with virtual memory, a plain allocation on others
+//	block    a part of a segment, in one of the states below
+//	pool     the segments for small blocks, or those for all others
+//	stream   order of work: what is freed on it may be used on it at once
+//	tick     a number that counts the frees of a stream
+//
+// The equations, which Check recounts:
+//
+//	the blocks of a segment tile it
+//	no two neighbours are both free or both unbacked
+//	a page is backed ⇔ a live, pending or free block touches it
+//	live + pending + cached = reserved
+//	reserved = granularity × handles + Σ plain allocations ≤ limit
+//	live = Σ live by purpose = Σ size of live blocks
+//	a free block is in the tree of its class, an unbacked one in its pool's holes
+
+// state is what a block is.
+type state uint8
+
+const (
+	dead     state = iota // not part of a segment; waits to be used again
+	live                  // handed out
+	pending               // freed, while work queued on other streams may touch it
+	free                  // may be handed out
+	unbacked              // addresses without memory
+)
+
+var stateNames = [...]string{"dead", "live", "pending", "free", "unbacked"}
+
+func (s state) String() string { return stateNames[s] }
+
+const (
+	// unit is what sizes of blocks are multiples of, in bytes.
+	unit = 512
+	// smallMax is the largest block that comes from the small pool. Small
+	// blocks live long and are many; among larger ones they would pin pages.
+	smallMax = 64 << 10
+	// plainUnit is the size of a plain allocation that small requests share,
+	// and what larger ones are rounded to.
+	plainUnit = 2 << 20
+)
+
+// Block is memory handed out by an Allocator, and any other part of its
+// segments. The program that holds it owns it until Free. Its methods may be
+// called from any goroutine, but not at the same time as Free; a Block that
+// was freed must not be used at all.
+type Block struct {
+	addr, size uint64
+
+	// While it is free or unbacked: its place in a tree. These and the fields
+	// above are what a search reads; they share a cache line.
+	left, right *Block
+	priority    uint64
+	tree        *tree
+
+	state      state
+	purpose    trace.Purpose
+	seg        *segment
+	prev, next *Block // neighbours in the segment
+
+	// While it is live or pending.
+	asked  uint64
+	stream *stream
+	users  []*stream // other streams that work on it
+	stack  *trace.Stack
+
+	// While it is pending or free: work that must be done, or come first in
+	// the queue, before the memory is used.
+	uses []use
+}
+
+func (b *Block) end() uint64 { return b.addr + b.size }
+
+// segment is a range of addresses.
+type segment struct {
+	a     *Allocator
+	pool  *pool
+	base  uint64
+	size  uint64
+	first *Block
+	pages []device.Handle // what backs each page, 0 for none; ends with the last page that was ever backed
+}
+
+// pool is one of the two kinds of segments.
+type pool struct {
+	small bool
+	free  []*tree // by class
+	holes *tree   // unbacked blocks
+}
+
+// Classes of free blocks: by whose work must be done before they are used.
+const (
+	clean    = iota // nobody's
+	mixed           // several streams'
+	ownClass        // that of stream 0, and so on
+)
+
+// request is what Alloc looks for.
+type request struct {
+	size   uint64 // multiple of unit
+	align  uint64 // power of two, of the address
+	pool   *pool
+	stream *stream
+}
+
+// start gives the first fitting address in b, and whether the request fits there.
+func (r *request) start(b *Block) (uint64, bool) {
+	at := roundUp(b.addr, r.align)
+	return at, at+r.size <= b.end()
+}
+
+// roundUp and roundDown go to a multiple of n, a power of two.
+func roundUp(v, n uint64) uint64   { return (v + n - 1) &^ (n - 1) }
+func roundDown(v, n uint64) uint64 { return v &^ (n - 1) }
