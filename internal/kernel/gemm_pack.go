@@ -1,0 +1,91 @@
+package kernel
+
+import "unsafe"
+
+// operand is op(A) or op(B) where it lies. Its outer index is the row of op(A)
+// or the column of op(B), its inner index is k.
+type operand struct {
+	data         []float32
+	outer, inner int // strides; one of them is 1
+}
+
+// from is the operand without its first i outer and first k inner indices.
+func (o operand) from(i, k int) operand {
+	o.data = o.data[i*o.outer+k*o.inner:]
+	return o
+}
+
+// packer cuts an operand into strips of width outer indices and writes each
+// strip dense: k after k, with zeros where the last strip is not whole.
+type packer struct {
+	width int
+	// copy sets dst[p·width+i] = src[p·ld+i] for p < k and i < width.
+	copy func(dst, src *float32, ld, k int)
+	// transpose sets dst[p·ldd+i] = src[i·ld+p] for i < lanes and
+	// p < blocks·block. It is nil where only plain Go is at hand.
+	transpose    func(dst *float32, ldd int, src *float32, ld, blocks int)
+	lanes, block int
+}
+
+// strips is the number of strips that cover n outer indices.
+func (p *packer) strips(n int) int { return (n + p.width - 1) / p.width }
+
+// pack writes n outer and k inner indices to dst, strip after strip.
+func (p *packer) pack(dst []float32, src operand, n, k int) {
+	whole := n / p.width
+	if src.outer == 1 {
+		p.copyStrips(dst, src, whole, k)
+	} else {
+		for s := range whole {
+			p.transposeStrip(dst[s*p.width*k:], src.from(s*p.width, 0), k)
+		}
+	}
+	if i := whole * p.width; i < n {
+		dst = dst[i*k:][:p.width*k]
+		clear(dst)
+		p.packPart(dst, src.from(i, 0), n-i, 0, k)
+	}
+}
+
+// copyStrips goes down all strips together, a few rows of each at a time: a
+// cache line of the source may hold parts of two strips.
+func (p *packer) copyStrips(dst []float32, src operand, strips, k int) {
+	const rows = 16
+	for q := 0; q < k; q += rows {
+		for s := range strips {
+			p.copy(&dst[(s*k+q)*p.width], &src.data[s*p.width+q*src.inner], src.inner, min(rows, k-q))
+		}
+	}
+}
+
+// transposeStrip packs one whole strip: blocks, then what is left of k.
+func (p *packer) transposeStrip(dst []float32, src operand, k int) {
+	done := 0
+	if p.transpose != nil && k >= p.block {
+		done = k - k%p.block
+		for i := 0; i < p.width; i += p.lanes {
+			p.transpose(&dst[i], p.width, &src.data[i*src.outer], src.outer, k/p.block)
+		}
+	}
+	p.packPart(dst, src, p.width, done, k)
+}
+
+// packPart packs inner indices [from, to) of n outer ones, element by element.
+func (p *packer) packPart(dst []float32, src operand, n, from, to int) {
+	for i := range n {
+		for q := from; q < to; q++ {
+			dst[q*p.width+i] = src.data[i*src.outer+q*src.inner]
+		}
+	}
+}
+
+// copyRows is packer.copy for strips of the array type T.
+func copyRows[T any](dst, src *float32, ld, k int) {
+	var row T
+	width := int(unsafe.Sizeof(row)) / 4
+	d, s := unsafe.Pointer(dst), unsafe.Pointer(src)
+	for range k {
+		*(*T)(d) = *(*T)(s)
+		d, s = unsafe.Add(d, 4*width), unsafe.Add(s, 4*ld)
+	}
+}

@@ -1,0 +1,70 @@
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/headroom-go/headroom/device"
+)
+
+var adamWKernel = &device.Kernel{Name: "adamw", Host: adamWHost}
+
+// AdamW takes one step of Adam with decoupled weight decay (Loshchilov and
+// Hutter, «Decoupled Weight Decay Regularization», 2019) for n parameters, in
+// place. With g ← *gradScale·g (by 1 when gradScale is 0) and t = p.Step:
+//
+//	w ← w − lr·wd·w;  m ← β1·m + (1−β1)·g;  v ← β2·v + (1−β2)·g²
+//	w ← w − lr/(1−β1ᵗ) · m / (√v/√(1−β2ᵗ) + eps)
+//
+// The numbers of p are taken as the decimals they print as, and what is
+// derived from them is computed in float64: with Beta2 0.999, 1−β2 is 0.001,
+// not the 0.00099998713 that is left of the nearest float32.
+func AdamW(s device.Stream, n int, w, g, m, v, gradScale device.Ptr, p AdamWParams) {
+	need("AdamW", n, w, g, m, v)
+	if p.Step < 1 {
+		panic(fmt.Sprintf("kernel.AdamW: step %d; the first is 1", p.Step))
+	}
+	l := device.Launch{Kernel: adamWKernel, Bytes: bytesOf(7 * n), Flops: uint64(16 * n)}
+	l.Ptr[0], l.Ptr[1], l.Ptr[2], l.Ptr[3], l.Ptr[4] = w, g, m, v, gradScale
+	l.Int[0] = n
+	lr, beta1, beta2 := decimal(p.LR), decimal(p.Beta1), decimal(p.Beta2)
+	t := float64(p.Step)
+	l.Float = [device.MaxFloats]float32{
+		float32(1 - lr*decimal(p.WeightDecay)),
+		p.Beta1, float32(1 - beta1),
+		p.Beta2, float32(1 - beta2),
+		float32(lr / (1 - math.Pow(beta1, t))),
+		float32(1 / math.Sqrt(1-math.Pow(beta2, t))),
+		p.Eps,
+	}
+	queue(s, &l)
+}
+
+// decimal is the number that x prints as.
+func decimal(x float32) float64 {
+	var buf [24]byte
+	d, err := strconv.ParseFloat(string(strconv.AppendFloat(buf[:0], float64(x), 'g', -1, 32)), 64)
+	if err != nil {
+		return float64(x) // an infinity or NaN; never reached for finite x
+	}
+	return d
+}
+
+func adamWHost(l *device.Launch, ws *device.Workers) {
+	n := l.Int[0]
+	w, g := device.Float32s(l.Ptr[0], n), device.Float32s(l.Ptr[1], n)
+	m, v := device.Float32s(l.Ptr[2], n), device.Float32s(l.Ptr[3], n)
+	f := adamFactors{
+		grad: 1, decay: l.Float[0],
+		beta1: l.Float[1], gain1: l.Float[2],
+		beta2: l.Float[3], gain2: l.Float[4],
+		step: l.Float[5], correct: l.Float[6], eps: l.Float[7],
+	}
+	if l.Ptr[4] != 0 {
+		f.grad = device.Float32s(l.Ptr[4], 1)[0]
+	}
+	ws.For(n, chunk, func(lo, hi int) {
+		vecAdamW(w[lo:hi], g[lo:hi], m[lo:hi], v[lo:hi], &f)
+	})
+}
