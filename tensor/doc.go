@@ -1,0 +1,50 @@
+// Package tensor is n-dimensional arrays with reverse-mode gradients whose
+// saved values live exactly as long as backward needs them.
+//
+// # Ownership
+//
+// A *Tensor is a handle: one owner, released once. Every function that
+// returns a tensor gives its caller a new handle; Retain gives another one on
+// the same memory; Release ends one. The memory goes back to the allocator
+// with the last handle:
+//
+//	storage.refs == handles on it (the program's, the tape's, the gradients')
+//
+// The runtime knows all handles that are not released, in the order of their
+// creation. So a step that fails gives back all it made (Mark, Rewind), and a
+// test finds what was forgotten (Live).
+//
+// # The tape
+//
+// An operation on a tensor that needs gradients makes a node: the edges to
+// its inputs' gradients, what backward needs (saved values), and a function.
+// Nodes are numbered; backward runs them from the highest number down, so
+// that a node runs when all who used its result have run. Then its saved
+// values go, at once. A node is held by its result's handles and by the nodes
+// that use it; a result that nobody needs takes its whole past with it.
+//
+// Gradients are written where they are to be: the first user of a value
+// creates its gradient, the next adds into it (kernels take accumulate), and
+// where a gradient is the same as the result's (addition, reshape) the memory
+// is shared until somebody has to write.
+//
+// # What is saved
+//
+// A value is saved in one of three ways:
+//
+//   - as a handle, which is the plain case;
+//   - by its recipe: results of layer normalisation and GELU are cheap to make
+//     again from what their own node saves, so that a consumer saves the node
+//     instead of the value, and nothing is kept twice;
+//   - packed by the Saver in force, the one hook for recompute (Checkpoint),
+//     offload and low precision.
+//
+// A saved value remembers its storage's version. An operation in place
+// between save and use is found and named.
+//
+// # Errors
+//
+// Misuse (shapes that don't fit, a handle used after release) and a lack of
+// memory panic inside an expression; Try, at the step's edge, returns them as
+// errors. Anything else that panics is a defect and passes through.
+package tensor

@@ -1,0 +1,179 @@
+package tensor
+
+import (
+	"github.com/headroom-go/headroom/internal/kernel"
+	"github.com/headroom-go/headroom/trace"
+)
+
+// Add is a + b, broadcast. Nothing is saved.
+func Add(a, b *Tensor) *Tensor {
+	return binary("add", kernel.Add, a, b, func(n *node, g *Tensor) {
+		n.sumTo(0, g)
+		n.sumTo(1, g)
+	})
+}
+
+// Sub is a − b, broadcast. Nothing is saved.
+func Sub(a, b *Tensor) *Tensor {
+	return binary("sub", kernel.Sub, a, b, func(n *node, g *Tensor) {
+		n.sumTo(0, g)
+		n.contribute(1, func() *Tensor { return unary(kernel.Neg, g) })
+	})
+}
+
+// Mul is a·b elementwise, broadcast. It saves the operand whose gradient
+// isn't the only one wanted.
+func Mul(a, b *Tensor) *Tensor {
+	var sa, sb *saved
+	return binarySaving("mul", kernel.Mul, a, b, func(n *node) {
+		sa, sb = n.saveIf(n.wants(1), a), n.saveIf(n.wants(0), b)
+	}, func(n *node, g *Tensor) {
+		n.contribute(0, func() *Tensor { return with(sb.take(), func(b *Tensor) *Tensor { return plain(kernel.Mul, g, b) }) })
+		n.contribute(1, func() *Tensor { return with(sa.take(), func(a *Tensor) *Tensor { return plain(kernel.Mul, g, a) }) })
+	})
+}
+
+// Div is a/b elementwise, broadcast. It saves b, and a if b's gradient is wanted.
+func Div(a, b *Tensor) *Tensor {
+	var sa, sb *saved
+	return binarySaving("div", kernel.Div, a, b, func(n *node) {
+		sa, sb = n.saveIf(n.wants(1), a), n.save(b)
+	}, func(n *node, g *Tensor) {
+		with(sb.take(), func(b *Tensor) *Tensor {
+			n.contribute(0, func() *Tensor { return plain(kernel.Div, g, b) })
+			n.contribute(1, func() *Tensor { // −g·a/b²
+				return with(sa.take(), func(a *Tensor) *Tensor {
+					q := plain(kernel.Div, a, b)
+					return with(plain(kernel.Div, q, b), func(r *Tensor) *Tensor {
+						q.Release()
+						return with(plain(kernel.Mul, g, r), func(p *Tensor) *Tensor { return unary(kernel.Neg, p) })
+					})
+				})
+			})
+			return nil
+		})
+	})
+}
+
+// Scale is factor·x.
+func Scale(x *Tensor, factor float32) *Tensor {
+	rt := x.rt
+	n := rt.node("scale", x)
+	d := x.contiguous()
+	defer d.Release()
+	out := rt.Empty(Float32, trace.Activation, x.shape...)
+	kernel.Scale(rt.stream, out.Len(), out.ptr(), d.ptr(), factor, false)
+	return n.bind(out, func(g *Tensor) {
+		dst, acc := n.over(0, g)
+		kernel.Scale(rt.stream, dst.Len(), dst.ptr(), g.ptr(), factor, acc)
+	})
+}
+
+// AddInPlace adds b, broadcast, to a, whose past does not see it: it is for
+// tensors that no gradient flows through. Backward finds a changed value that
+// it needs and says so.
+func AddInPlace(a, b *Tensor) {
+	if a.NeedsGrad() && !a.rt.noGrad {
+		fail("AddInPlace to %v, which needs a gradient: use Add", a)
+	}
+	if !a.dense() {
+		fail("AddInPlace to a view %v that is not dense", a)
+	}
+	a.st.version++
+	kernel.Binary(a.rt.stream, kernel.Add, a.shape, a.ptr(), a.kview(a.shape), b.kview(a.shape))
+}
+
+func binary(name string, op kernel.BinaryOp, a, b *Tensor, back func(n *node, g *Tensor)) *Tensor {
+	return binarySaving(name, op, a, b, func(*node) {}, back)
+}
+
+func binarySaving(name string, op kernel.BinaryOp, a, b *Tensor, save func(n *node), back func(n *node, g *Tensor)) *Tensor {
+	n := a.rt.node(name, a, b)
+	if n != nil {
+		save(n)
+	}
+	return n.bind(plain(op, a, b), func(g *Tensor) { back(n, g) })
+}
+
+// saveIf saves t if want, and is nil otherwise.
+func (n *node) saveIf(want bool, t *Tensor) *saved {
+	if !want {
+		return nil
+	}
+	return n.save(t)
+}
+
+// contribute adds what f makes to the gradient of input i, summed over what
+// was broadcast, if that gradient is wanted.
+func (n *node) contribute(i int, f func() *Tensor) {
+	if n.wants(i) {
+		with(f(), func(d *Tensor) *Tensor { n.sumTo(i, d); return nil })
+	}
+}
+
+// with releases t when f is done with it.
+func with(t *Tensor, f func(t *Tensor) *Tensor) *Tensor {
+	defer t.Release()
+	return f(t)
+}
+
+// plain computes a binary operation outside any record.
+func plain(op kernel.BinaryOp, a, b *Tensor) *Tensor {
+	shape := broadcast(a.shape, b.shape)
+	out := a.rt.Empty(Float32, trace.Activation, shape...)
+	kernel.Binary(a.rt.stream, op, shape, out.ptr(), a.kview(shape), b.kview(shape))
+	return out
+}
+
+// unary computes a unary operation outside any record.
+func unary(op kernel.UnaryOp, x *Tensor) *Tensor {
+	d := x.contiguous()
+	defer d.Release()
+	out := x.rt.Empty(Float32, trace.Activation, x.shape...)
+	kernel.Unary(x.rt.stream, op, out.Len(), out.ptr(), d.ptr())
+	return out
+}
+
+// recorded computes a unary operation whose gradient follows from x, which it
+// saves. A cheap one is made again for those who save its result.
+func recorded(name string, op kernel.UnaryOp, cheap bool, x *Tensor) *Tensor {
+	rt := x.rt
+	n := rt.node(name, x)
+	if n == nil {
+		return unary(op, x)
+	}
+	s := n.save(x)
+	if cheap {
+		n.again = func() *Tensor { return with(s.get(), func(x *Tensor) *Tensor { return unary(op, x) }) }
+	}
+	return n.bind(unary(op, x), func(g *Tensor) {
+		x := s.take()
+		defer x.Release()
+		d := x.contiguous()
+		defer d.Release()
+		dst, acc := n.over(0, g)
+		kernel.UnaryGrad(rt.stream, op, dst.Len(), dst.ptr(), g.ptr(), d.ptr(), acc)
+	})
+}
+
+// Neg is −x.
+func Neg(x *Tensor) *Tensor { return Scale(x, -1) }
+
+// Exp is eˣ. It saves x.
+func Exp(x *Tensor) *Tensor { return recorded("exp", kernel.Exp, false, x) }
+
+// Log is the natural logarithm. It saves x.
+func Log(x *Tensor) *Tensor { return recorded("log", kernel.Log, false, x) }
+
+// Sqrt is √x. It saves x.
+func Sqrt(x *Tensor) *Tensor { return recorded("sqrt", kernel.Sqrt, false, x) }
+
+// Tanh is the hyperbolic tangent. It saves x.
+func Tanh(x *Tensor) *Tensor { return recorded("tanh", kernel.Tanh, false, x) }
+
+// Relu is max(x, 0). It saves x; its result is made again for those who save it.
+func Relu(x *Tensor) *Tensor { return recorded("relu", kernel.Relu, true, x) }
+
+// Gelu is GPT-2's GELU, with tanh. It saves x; its result is made again for
+// those who save it.
+func Gelu(x *Tensor) *Tensor { return recorded("gelu", kernel.GeluTanh, true, x) }

@@ -1,0 +1,81 @@
+package tensor
+
+import (
+	"slices"
+
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/internal/kernel"
+	"github.com/headroom-go/headroom/trace"
+)
+
+// address is t's, or 0 for nil.
+func address(t *Tensor) device.Ptr {
+	if t == nil {
+		return 0
+	}
+	return t.ptr()
+}
+
+// CrossEntropy is the mean over the rows of logits, [..., classes], of the
+// negative log-probability of each row's target, int32 [...]; rows whose
+// target is ignore don't count. It saves the logits and one number a row.
+// Backward writes the logits' gradient over the logits where the caller has
+// released them, so that a second set is never held.
+func CrossEntropy(logits, targets *Tensor, ignore int32) *Tensor {
+	rt, cols := logits.rt, logits.Dim(-1)
+	if targets.dtype != Int32 || !targets.dense() || !slices.Equal(targets.shape, logits.shape[:len(logits.shape)-1]) {
+		fail("CrossEntropy of logits %v with targets %v", logits, targets)
+	}
+	n := rt.node("cross_entropy", logits)
+	var sl, st *saved
+	if n != nil {
+		sl, st = n.save(logits), n.save(targets)
+	}
+	d := logits.contiguous()
+	defer d.Release()
+	rows := targets.Len()
+	lse := rt.Empty(Float32, trace.Activation, rows)
+	defer lse.Release()
+	loss := rt.Empty(Float32, trace.Activation)
+	kernel.CrossEntropy(rt.stream, rows, cols, loss.ptr(), lse.ptr(), d.ptr(), targets.ptr(), ignore)
+	if n == nil {
+		return loss
+	}
+	se := n.save(lse)
+	return n.bind(loss, func(g *Tensor) {
+		logits, targets, lse := sl.take(), st.take(), se.take()
+		defer releaseAll(logits, targets, lse)
+		d := logits
+		if !logits.dense() {
+			d = logits.copyDense()
+			defer d.Release()
+		}
+		dst, acc := n.over(0, d)
+		kernel.CrossEntropyGrad(rt.stream, rows, cols, dst.ptr(), g.ptr(), d.ptr(), lse.ptr(), targets.ptr(), ignore, acc)
+	})
+}
+
+// Embedding looks the rows of w, [vocabulary, width], up: index, int32 [...],
+// to [..., width]. An index out of range gives a row of NaN. It saves the index.
+func Embedding(w, index *Tensor) *Tensor {
+	if len(w.shape) != 2 || !w.dense() || index.dtype != Int32 || !index.dense() {
+		fail("Embedding of weight %v with index %v", w, index)
+	}
+	rt, rows, width := w.rt, w.shape[0], w.shape[1]
+	n := rt.node("embedding", w)
+	var s *saved
+	if n != nil {
+		s = n.save(index)
+	}
+	y := rt.Empty(Float32, trace.Activation, append(slices.Clone(index.shape), width)...)
+	kernel.Embedding(rt.stream, index.Len(), width, rows, y.ptr(), w.ptr(), index.ptr())
+	return n.bind(y, func(g *Tensor) {
+		index := s.take()
+		defer index.Release()
+		dst, acc := n.into(0)
+		if !acc {
+			kernel.Fill(rt.stream, dst.ptr(), dst.Len(), 0)
+		}
+		kernel.EmbeddingGrad(rt.stream, index.Len(), width, rows, dst.ptr(), g.ptr(), index.ptr())
+	})
+}

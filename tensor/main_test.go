@@ -1,0 +1,42 @@
+package tensor_test
+
+import (
+	"testing"
+
+	"github.com/headroom-go/headroom/alloc"
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/tensor"
+)
+
+// runtime gives a runtime on a host device for the duration of the test, at
+// whose end every handle must be released and every byte given back.
+func runtime(t testing.TB) *tensor.Runtime {
+	t.Helper()
+	dev, err := device.Open("host:64MiB")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, err := alloc.New(dev, alloc.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := dev.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt := tensor.New(mem, stream)
+	t.Cleanup(func() {
+		if n := rt.Live(); n != 0 && !t.Failed() {
+			t.Errorf("%d handles were not released", n)
+		}
+		if t.Failed() {
+			rt.Rewind(0)
+		}
+		for _, close := range []func() error{rt.Sync, mem.Close, stream.Close, dev.Close} {
+			if err := close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return rt
+}

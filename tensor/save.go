@@ -1,0 +1,82 @@
+package tensor
+
+// Saver decides how values that backward needs are kept. It is asked for
+// every value that an operation saves while it is in force, except for
+// parameters, which live anyway, and for values that are kept by their recipe.
+type Saver interface {
+	// Pack takes charge of t until Drop. It may Retain t, or let it go and
+	// find it again by other means.
+	Pack(t *Tensor) Packed
+}
+
+// Packed is one value in a Saver's charge.
+type Packed interface {
+	// Unpack gives a new handle on the value: the same shape, strides and
+	// bits. It may be called several times.
+	Unpack() *Tensor
+	// Drop says that nobody will ask again.
+	Drop()
+}
+
+// saved is a value that a node keeps for backward. Exactly one of its three
+// forms is set.
+type saved struct {
+	plain   *Tensor // a handle of our own, with no past
+	version int     // of plain's storage when it was saved
+	packed  Packed  // in a Saver's charge
+	recipe  *node   // makes the value again
+	by      string  // the operation that saved it
+}
+
+// save keeps t for n's backward.
+func (n *node) save(t *Tensor) *saved {
+	s := &saved{by: n.name}
+	switch rt := t.rt; {
+	case t.node != nil && t.node.again != nil:
+		s.recipe = t.node
+		s.recipe.refs++
+	case rt.saver != nil && !t.st.persistent:
+		s.packed = rt.saver.Pack(t)
+	default:
+		s.plain, s.version = t.Detach(), t.st.version
+	}
+	n.saved = append(n.saved, s)
+	return s
+}
+
+// get gives a new handle on the value.
+func (s *saved) get() *Tensor {
+	switch {
+	case s.recipe != nil:
+		return s.recipe.again()
+	case s.packed != nil:
+		return s.packed.Unpack()
+	case s.plain == nil:
+		fail("backward through %s a second time: what it saved is gone", s.by)
+	case s.plain.st.version != s.version:
+		fail("a value %v that %s saved for backward was changed in place: it is at version %d, was saved at %d",
+			s.plain, s.by, s.plain.st.version, s.version)
+	}
+	return s.plain.Detach()
+}
+
+// take is get followed by drop: for the last use, so that the caller may be
+// the only owner.
+func (s *saved) take() *Tensor {
+	t := s.get()
+	s.drop()
+	return t
+}
+
+// drop gives the value up. It may be called again.
+func (s *saved) drop() {
+	switch {
+	case s.recipe != nil:
+		s.recipe.unref()
+	case s.packed != nil:
+		s.packed.Drop()
+	case s.plain != nil:
+		s.plain.drop()
+	}
+	s.plain, s.packed, s.recipe = nil, nil, nil
+}

@@ -1,0 +1,244 @@
+package tensor
+
+import (
+	"container/heap"
+
+	"github.com/headroom-go/headroom/internal/kernel"
+	"github.com/headroom-go/headroom/trace"
+)
+
+// slot is where the gradient of one value is collected.
+type slot struct {
+	rt      *Runtime
+	shape   []int
+	purpose trace.Purpose
+	grad    *Tensor // dense; nil until the first contribution
+}
+
+func (s *slot) clear() {
+	if s.grad != nil {
+		s.grad.Release() // which sets grad to nil
+	}
+}
+
+// set makes g, a handle that the slot takes over, the gradient.
+func (s *slot) set(g *Tensor) *Tensor {
+	s.grad, g.owner = g, s
+	return g
+}
+
+// take gives the gradient up to the caller.
+func (s *slot) take() *Tensor {
+	g := s.grad
+	if g != nil {
+		s.grad, g.owner = nil, nil
+	}
+	return g
+}
+
+// target is the memory to write a contribution into, and whether to add to
+// what is there. Memory that is shared is replaced by a copy first.
+func (s *slot) target() (dst *Tensor, accumulate bool) {
+	if s.grad != nil && s.grad.st.refs == 1 {
+		return s.grad, true
+	}
+	old := s.take()
+	s.set(s.rt.Empty(Float32, s.purpose, s.shape...))
+	if old == nil {
+		return s.grad, false
+	}
+	s.rt.stream.Copy(s.grad.ptr(), old.ptr(), old.Bytes())
+	old.Release()
+	return s.grad, true
+}
+
+// add contributes g, a dense gradient, taking over the handle. The memory is
+// shared where nothing was collected yet, but for leaves, whose gradient is
+// their own.
+func (s *slot) add(g *Tensor) {
+	if s.grad == nil && s.purpose != trace.Gradient {
+		s.set(g)
+		return
+	}
+	dst, acc := s.target()
+	kernel.Scale(s.rt.stream, dst.Len(), dst.ptr(), g.ptr(), 1, acc)
+	g.Release()
+}
+
+// edge leads from a node to the gradient of one of its inputs.
+type edge struct {
+	to   *slot // nil where no gradient is wanted
+	node *node // nil for leaves
+}
+
+// node is one recorded operation.
+type node struct {
+	name     string
+	number   uint64
+	refs     int // handles on the result, nodes that use it, recipes
+	inputs   []edge
+	saved    []*saved
+	backward func(g *Tensor) // g is the result's gradient, dense; the caller releases it
+	again    func() *Tensor  // makes the result again from saved values; nil if that is dear
+	result   slot
+	queued   bool
+}
+
+// node begins the record of an operation on inputs (nil ones are left out of
+// account, with an edge that leads nowhere). It returns nil if nothing is to
+// be recorded.
+func (rt *Runtime) node(name string, inputs ...*Tensor) *node {
+	need := false
+	for _, t := range inputs {
+		if t != nil {
+			t.use()
+			need = need || t.NeedsGrad()
+		}
+	}
+	if rt.noGrad || !need {
+		return nil
+	}
+	rt.nodes++
+	n := &node{name: name, number: rt.nodes, inputs: make([]edge, len(inputs))}
+	for i, t := range inputs {
+		n.inputs[i] = edgeTo(t)
+	}
+	return n
+}
+
+func edgeTo(t *Tensor) edge {
+	switch {
+	case t == nil || !t.NeedsGrad():
+		return edge{}
+	case t.leaf != nil:
+		return edge{to: t.leaf}
+	}
+	t.node.refs++
+	return edge{&t.node.result, t.node}
+}
+
+// bind makes out the result of n, which may be nil.
+func (n *node) bind(out *Tensor, backward func(g *Tensor)) *Tensor {
+	if n == nil {
+		return out
+	}
+	n.backward = backward
+	n.result = slot{rt: out.rt, shape: out.shape, purpose: trace.Activation}
+	n.refs++
+	out.node = n
+	return out
+}
+
+// wants says whether the gradient of input i is wanted.
+func (n *node) wants(i int) bool { return n.inputs[i].to != nil }
+
+// into is where the gradient of input i is to be written, dense, and whether
+// to add.
+func (n *node) into(i int) (dst *Tensor, accumulate bool) { return n.inputs[i].to.target() }
+
+// over is like into, but lets the kernel write over src, a value of the same
+// shape that backward is about to release, where that is its last use and
+// nothing was collected yet.
+func (n *node) over(i int, src *Tensor) (dst *Tensor, accumulate bool) {
+	s := n.inputs[i].to
+	if s.grad == nil && s.purpose != trace.Gradient && src.st.refs == 1 && src.dense() {
+		return s.set(src.view(s.shape, denseStrides(s.shape), src.offset)), false
+	}
+	return s.target()
+}
+
+// pass hands g on as the gradient of input i.
+func (n *node) pass(i int, g *Tensor) {
+	if s := n.inputs[i].to; s != nil {
+		s.add(g.view(s.shape, denseStrides(s.shape), g.offset))
+	}
+}
+
+// unref ends one hold on n; the last one frees what it saved and its hold on
+// its inputs.
+func (n *node) unref() {
+	if n.refs--; n.refs == 0 {
+		n.end()
+	}
+}
+
+// end frees what n keeps. The record is over: a second end does nothing.
+func (n *node) end() {
+	for _, s := range n.saved {
+		s.drop()
+	}
+	inputs := n.inputs
+	n.saved, n.inputs, n.again = nil, nil, nil
+	n.result.clear()
+	for _, e := range inputs {
+		if e.node != nil {
+			e.node.unref()
+		}
+	}
+}
+
+// Backward adds seed × the gradient of t, a single element, to the gradient
+// of every leaf that t came from. Each operation's saved values are freed as
+// soon as it has run, so that a second Backward through it fails.
+func (t *Tensor) Backward(seed float32) {
+	t.use()
+	if t.node == nil {
+		fail("Backward from %v, which no recorded operation made", t)
+	}
+	if t.Len() != 1 {
+		fail("Backward from %v: only a single element has a gradient", t)
+	}
+	rt := t.rt
+	rt.NoGrad(func() {
+		rt.WithSaver(nil, func() {
+			g := rt.Full(seed, t.shape...)
+			t.node.result.add(g)
+			rt.run(t.node)
+		})
+	})
+}
+
+// run works off the nodes under root, the newest first.
+func (rt *Runtime) run(root *node) {
+	ready := &nodeHeap{root}
+	root.refs++ // the heap's hold, so that ending a consumer does not end its inputs
+	root.queued = true
+	for ready.Len() > 0 {
+		n := heap.Pop(ready).(*node)
+		n.step(ready)
+		n.unref()
+	}
+}
+
+// step runs n's backward and queues the inputs that got a gradient.
+func (n *node) step(ready *nodeHeap) {
+	if n.backward == nil {
+		fail("backward through %s a second time: what it saved is gone", n.name)
+	}
+	g := n.result.take()
+	n.backward(g)
+	g.Release()
+	n.backward = nil
+	for _, e := range n.inputs {
+		if e.node != nil && !e.node.queued {
+			e.node.queued = true
+			e.node.refs++
+			heap.Push(ready, e.node)
+		}
+	}
+	n.end()
+}
+
+// nodeHeap gives the node with the highest number first.
+type nodeHeap []*node
+
+func (h nodeHeap) Len() int           { return len(h) }
+func (h nodeHeap) Less(i, j int) bool { return h[i].number > h[j].number }
+func (h nodeHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *nodeHeap) Push(x any)        { *h = append(*h, x.(*node)) }
+func (h *nodeHeap) Pop() any {
+	old := *h
+	n := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return n
+}
