@@ -1,0 +1,203 @@
+package nn
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/headroom-go/headroom/tensor"
+)
+
+// GPT2Config is the shape of a GPT-2 model; the JSON names are those of
+// Hugging Face's config.json.
+type GPT2Config struct {
+	Vocab   int `json:"vocab_size"`
+	Context int `json:"n_positions"`
+	Width   int `json:"n_embd"`
+	Layers  int `json:"n_layer"`
+	Heads   int `json:"n_head"`
+}
+
+// gpt2Configs are the models known by name. Those with a vocabulary of 256
+// read bytes, the others GPT-2's byte pairs.
+var gpt2Configs = map[string]GPT2Config{
+	"gpt2-nano":   {256, 128, 128, 4, 4},
+	"gpt2-mini":   {256, 256, 256, 6, 8},
+	"gpt2":        {50257, 1024, 768, 12, 12},
+	"gpt2-medium": {50257, 1024, 1024, 24, 16},
+	"gpt2-large":  {50257, 1024, 1280, 36, 20},
+	"gpt2-xl":     {50257, 1024, 1600, 48, 25},
+}
+
+// LookupGPT2 gives the configuration of a model known by name.
+func LookupGPT2(name string) (GPT2Config, error) {
+	if c, ok := gpt2Configs[name]; ok {
+		return c, nil
+	}
+	return GPT2Config{}, fmt.Errorf("unknown model %q: the models are %s", name, strings.Join(GPT2Names(), ", "))
+}
+
+// GPT2Names lists the models known by name, the smallest first.
+func GPT2Names() []string {
+	return slices.SortedFunc(maps.Keys(gpt2Configs), func(a, b string) int {
+		return gpt2Configs[a].Parameters() - gpt2Configs[b].Parameters()
+	})
+}
+
+// Parameters is the number of the model's parameters.
+func (c GPT2Config) Parameters() int {
+	perLayer := 12*c.Width*c.Width + 13*c.Width
+	return (c.Vocab+c.Context)*c.Width + c.Layers*perLayer + 2*c.Width
+}
+
+// Validate says what is wrong with c, if anything.
+func (c GPT2Config) Validate() error {
+	const limit = 1 << 24 // keeps products of two sizes far from overflow
+	for _, f := range []struct {
+		name  string
+		value int
+	}{{"vocab_size", c.Vocab}, {"n_positions", c.Context}, {"n_embd", c.Width}, {"n_layer", c.Layers}, {"n_head", c.Heads}} {
+		if f.value < 1 || f.value > limit {
+			return fmt.Errorf("%s is %d: it must be from 1 to %d", f.name, f.value, limit)
+		}
+	}
+	if c.Width%c.Heads != 0 {
+		return fmt.Errorf("n_embd %d is no multiple of n_head %d", c.Width, c.Heads)
+	}
+	return nil
+}
+
+// GPT2 is the language model of Radford et al., "Language Models are
+// Unsupervised Multitask Learners" (2019): learned positions, layer
+// normalisation before each part, GELU with tanh, the output layer tied to the
+// token embedding.
+type GPT2 struct {
+	Config GPT2Config
+	WTE    *Parameter // [vocabulary, width]
+	WPE    *Parameter // [context, width]
+	Blocks []*GPT2Block
+	LNF    *LayerNorm
+
+	// Around, if set, runs each block in place of a plain call: the place for
+	// recompute and whatever else goes by the block.
+	Around func(i int, x *tensor.Tensor, block func(*tensor.Tensor) *tensor.Tensor) *tensor.Tensor
+}
+
+// GPT2Block is one transformer block.
+type GPT2Block struct {
+	heads         int
+	LN1, LN2      *LayerNorm
+	CAttn, CProj  *Linear // attention: qkv, output
+	CFC, CProjMLP *Linear // feed-forward: up, down
+}
+
+// NewGPT2 makes a model with initial weights drawn from the seed.
+func NewGPT2(rt *tensor.Runtime, c GPT2Config, seed uint64) *GPT2 {
+	m := maker{rt, seed}
+	g := &GPT2{Config: c,
+		WTE: m.normal("transformer.wte.weight", 0.02, c.Vocab, c.Width),
+		WPE: m.normal("transformer.wpe.weight", 0.02, c.Context, c.Width)}
+	for i := range c.Layers {
+		g.Blocks = append(g.Blocks, m.gpt2Block(fmt.Sprintf("transformer.h.%d.", i), c))
+	}
+	g.LNF = m.layerNorm("transformer.ln_f", c.Width)
+	return g
+}
+
+func (m maker) gpt2Block(name string, c GPT2Config) *GPT2Block {
+	w, proj := c.Width, projectionStd(c.Layers)
+	return &GPT2Block{heads: c.Heads,
+		LN1:      m.layerNorm(name+"ln_1", w),
+		CAttn:    m.linear(name+"attn.c_attn", w, 3*w, 0.02),
+		CProj:    m.linear(name+"attn.c_proj", w, w, proj),
+		LN2:      m.layerNorm(name+"ln_2", w),
+		CFC:      m.linear(name+"mlp.c_fc", w, 4*w, 0.02),
+		CProjMLP: m.linear(name+"mlp.c_proj", 4*w, w, proj),
+	}
+}
+
+// Parameters gives the model's parameters; the tied output layer is the token
+// embedding.
+func (g *GPT2) Parameters() []*Parameter {
+	ps := []*Parameter{g.WTE, g.WPE}
+	for _, b := range g.Blocks {
+		ps = append(ps, b.Parameters()...)
+	}
+	return append(ps, g.LNF.Parameters()...)
+}
+
+// Parameters gives the block's parameters.
+func (b *GPT2Block) Parameters() []*Parameter {
+	var ps []*Parameter
+	for _, m := range []Module{b.LN1, b.CAttn, b.CProj, b.LN2, b.CFC, b.CProjMLP} {
+		ps = append(ps, m.Parameters()...)
+	}
+	return ps
+}
+
+// Forward gives the logits, [B, T, vocabulary], for tokens, int32 [B, T].
+func (g *GPT2) Forward(tokens *tensor.Tensor) *tensor.Tensor {
+	x := g.embed(tokens)
+	for i, b := range g.Blocks {
+		y := g.block(i, x, b)
+		x.Release()
+		x = y
+	}
+	h := g.LNF.Forward(x)
+	x.Release()
+	defer h.Release()
+	return tensor.Linear(h, g.WTE.Tensor, nil, true)
+}
+
+func (g *GPT2) embed(tokens *tensor.Tensor) *tensor.Tensor {
+	tok := tensor.Embedding(g.WTE.Tensor, tokens)
+	pos := tensor.Slice(g.WPE.Tensor, 0, 0, tokens.Dim(1), 1)
+	defer tok.Release()
+	defer pos.Release()
+	return tensor.Add(tok, pos)
+}
+
+func (g *GPT2) block(i int, x *tensor.Tensor, b *GPT2Block) *tensor.Tensor {
+	if g.Around == nil {
+		return b.Forward(x)
+	}
+	return g.Around(i, x, b.Forward)
+}
+
+// Forward adds attention and the feed-forward part to x, [B, T, width].
+func (b *GPT2Block) Forward(x *tensor.Tensor) *tensor.Tensor {
+	mid := b.attend(x)
+	defer mid.Release()
+	h := b.LN2.Forward(mid)
+	up := b.CFC.Forward(h)
+	h.Release()
+	act := tensor.Gelu(up)
+	up.Release()
+	down := b.CProjMLP.Forward(act)
+	act.Release()
+	defer down.Release()
+	return tensor.Add(mid, down)
+}
+
+func (b *GPT2Block) attend(x *tensor.Tensor) *tensor.Tensor {
+	h := b.LN1.Forward(x)
+	qkv := b.CAttn.Forward(h)
+	h.Release()
+	a := tensor.SelfAttention(qkv, b.heads, true)
+	qkv.Release()
+	out := b.CProj.Forward(a)
+	a.Release()
+	defer out.Release()
+	return tensor.Add(x, out)
+}
+
+// Loss is the mean cross-entropy of the targets, int32 [B, T], after tokens.
+func (g *GPT2) Loss(tokens, targets *tensor.Tensor) *tensor.Tensor {
+	logits := g.Forward(tokens)
+	defer logits.Release()
+	return tensor.CrossEntropy(logits, targets, IgnoreTarget)
+}
+
+// IgnoreTarget is the target that the loss leaves out.
+const IgnoreTarget = -100

@@ -1,0 +1,63 @@
+package nn
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/headroom-go/headroom/internal/safetensors"
+)
+
+// SaveState writes parameters to a safetensors file, one at a time through
+// host memory, all or nothing: on an error the file that was there before is
+// still there.
+func SaveState(path string, metadata map[string]string, params []*Parameter) error {
+	entries := make([]safetensors.Entry, len(params))
+	for i, p := range params {
+		entries[i] = safetensors.Entry{Name: p.Name, DType: safetensors.F32, Shape: p.Shape(), Data: p.writeTo}
+	}
+	return safetensors.WriteFile(path, metadata, entries)
+}
+
+// writeTo writes the parameter's elements, little-endian.
+func (p *Parameter) writeTo(w io.Writer) error {
+	var data []float32
+	if err := p.Runtime().Try(func() { data = p.Float32s() }); err != nil {
+		return err
+	}
+	return safetensors.Float32s(data)(w)
+}
+
+// LoadState fills parameters from a safetensors file of any floating-point
+// type. Names may lack their "transformer." prefix, as in some published
+// files; what else the file holds is left alone. On an error no parameter has
+// changed, unless the file itself could not be read.
+func LoadState(f *safetensors.File, params []*Parameter) error {
+	names := make([]string, len(params))
+	for i, p := range params {
+		t, ok := lookup(f, p.Name)
+		if !ok {
+			return fmt.Errorf("the file has no tensor %s: it is of another model, or not of a model", p.Name)
+		}
+		if !slices.Equal(t.Shape, p.Shape()) {
+			return fmt.Errorf("tensor %s has shape %v, the model needs %v: the file is of another model", t.Name, t.Shape, p.Shape())
+		}
+		names[i] = t.Name
+	}
+	for i, p := range params {
+		data := make([]float32, p.Len())
+		if err := f.ReadFloat32(names[i], data); err != nil {
+			return err
+		}
+		p.Set(data)
+	}
+	return nil
+}
+
+func lookup(f *safetensors.File, name string) (safetensors.Tensor, bool) {
+	if t, ok := f.Lookup(name); ok {
+		return t, true
+	}
+	return f.Lookup(strings.TrimPrefix(name, "transformer."))
+}
