@@ -1,0 +1,144 @@
+package train
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"strings"
+
+	"github.com/headroom-go/headroom/data"
+	"github.com/headroom-go/headroom/internal/safetensors"
+	"github.com/headroom-go/headroom/nn"
+)
+
+// CheckpointFile is the name of the checkpoint in a run's folder: one
+// safetensors file with the weights under their usual names, the optimizer's
+// moments, and a State in its metadata. Being one file, it is replaced whole
+// or not at all.
+const CheckpointFile = "checkpoint.safetensors"
+
+// stateKey is where the metadata keeps the State.
+const stateKey = "headroom.state"
+
+// State is what a checkpoint holds beside the arrays.
+type State struct {
+	Version int        `json:"version"`
+	Step    int        `json:"step"`
+	Config  Config     `json:"config"`
+	Data    data.State `json:"data"`
+	First   float64    `json:"first_loss"`
+}
+
+const stateVersion = 1
+
+// Save writes the trainer's state and s to a checkpoint in dir. On an error
+// the checkpoint of before is still there.
+func (t *Trainer) Save(dir string, s State) error {
+	s.Version, s.Step, s.Config = stateVersion, t.opt.Steps, t.Config
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, CheckpointFile)
+	if err := nn.SaveState(path, map[string]string{"format": "pt", stateKey: string(text)}, t.arrays()); err != nil {
+		return fmt.Errorf("the checkpoint of step %d could not be saved (an older one, if there was one, is still whole): %w", s.Step, err)
+	}
+	return nil
+}
+
+// arrays is all that a checkpoint keeps.
+func (t *Trainer) arrays() []*nn.Parameter { return append(t.model.Parameters(), t.opt.State()...) }
+
+// Export writes the model alone, for other programs: model.safetensors and
+// config.json as Hugging Face lays them out.
+func (t *Trainer) Export(dir string) error {
+	if err := nn.SaveState(filepath.Join(dir, "model.safetensors"), map[string]string{"format": "pt"}, t.model.Parameters()); err != nil {
+		return err
+	}
+	return writeJSON(filepath.Join(dir, "config.json"), struct {
+		Architectures []string `json:"architectures"`
+		ModelType     string   `json:"model_type"`
+		Activation    string   `json:"activation_function"`
+		Epsilon       float64  `json:"layer_norm_epsilon"`
+		nn.GPT2Config
+	}{[]string{"GPT2LMHeadModel"}, "gpt2", "gelu_new", 1e-5, t.Config.GPT2})
+}
+
+// Checkpoint is an opened checkpoint.
+type Checkpoint struct {
+	State State
+	file  *safetensors.File
+}
+
+// OpenCheckpoint reads the State of the checkpoint in dir. The caller closes it.
+func OpenCheckpoint(dir string) (*Checkpoint, error) {
+	path := filepath.Join(dir, CheckpointFile)
+	f, err := safetensors.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("no checkpoint to go on from: %w", err)
+	}
+	c := &Checkpoint{file: f}
+	text, ok := f.Metadata()[stateKey]
+	if !ok {
+		err = errors.New("it holds no state of a training run, only arrays")
+	} else if err = json.Unmarshal([]byte(text), &c.State); err == nil && c.State.Version != stateVersion {
+		err = fmt.Errorf("its version is %d, this program knows %d", c.State.Version, stateVersion)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("checkpoint %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// Close closes the file.
+func (c *Checkpoint) Close() error { return c.file.Close() }
+
+// Differences lists the fields of the checkpoint's configuration that differ
+// from want, as in "batch: 8 in the checkpoint, 16 asked".
+func (c *Checkpoint) Differences(want Config) []string {
+	return differences("", reflect.ValueOf(c.State.Config), reflect.ValueOf(want))
+}
+
+func differences(prefix string, have, want reflect.Value) []string {
+	var out []string
+	for i := range have.NumField() {
+		name, _, _ := strings.Cut(have.Type().Field(i).Tag.Get("json"), ",")
+		h, w := have.Field(i), want.Field(i)
+		switch {
+		case h.Kind() == reflect.Struct:
+			out = append(out, differences(prefix+name+".", h, w)...)
+		case !h.Equal(w):
+			out = append(out, fmt.Sprintf("%s%s: %v in the checkpoint, %v asked", prefix, name, h, w))
+		}
+	}
+	return out
+}
+
+// Restore brings the trainer, made with the checkpoint's configuration, to
+// the checkpoint's step.
+func (t *Trainer) Restore(c *Checkpoint) error {
+	if d := c.Differences(t.Config); len(d) > 0 {
+		return fmt.Errorf("the checkpoint is of another run: %s", strings.Join(d, "; "))
+	}
+	if err := nn.LoadState(c.file, t.arrays()); err != nil {
+		return fmt.Errorf("checkpoint of step %d: %w", c.State.Step, err)
+	}
+	t.opt.Steps = c.State.Step
+	return nil
+}
+
+// LoadWeights fills the model from a safetensors file with the usual names.
+func (t *Trainer) LoadWeights(path string) error {
+	f, err := safetensors.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := nn.LoadState(f, t.model.Parameters()); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package train
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/headroom-go/headroom/data"
+	"github.com/headroom-go/headroom/internal/atomicfile"
+)
+
+// Run is a training run: a trainer, its data, and the folder of its results.
+type Run struct {
+	Trainer   *Trainer
+	Batches   *data.Batches
+	Dir       string         // the folder for results, which exists
+	SaveEvery int            // steps from one checkpoint to the next; 0: only at the end
+	OnStep    func(Progress) // called after every step; may be nil
+
+	first   float64 // loss of the run's first step
+	stepped int     // steps of this process
+	snapped bool    // the snapshot is written
+	tokens  []int32
+	target  []int32
+}
+
+// Progress is what is known after a step. It is a line of metrics.jsonl.
+type Progress struct {
+	Step            int     `json:"step"`
+	Steps           int     `json:"-"`
+	Loss            float64 `json:"loss"`
+	GradNorm        float64 `json:"grad_norm"`
+	LearningRate    float32 `json:"learning_rate"`
+	Seconds         float64 `json:"step_seconds"`
+	TokensPerSecond float64 `json:"tokens_per_second"`
+	LiveBytes       uint64  `json:"live_bytes"`
+	PeakBytes       uint64  `json:"peak_bytes"`
+	ReservedBytes   uint64  `json:"reserved_bytes"`
+}
+
+// Outcome is what a run came to.
+type Outcome struct {
+	Steps           int     // done in all, those before a resume included
+	Interrupted     bool    // the context was cancelled; the checkpoint is of this step
+	FirstLoss       float64 // of the run's very first step
+	LastLoss        float64
+	TokensPerSecond float64 // over the steps of this process
+	PeakBytes       uint64  // of live memory
+	ReservedBytes   uint64  // most taken from the device
+	Seconds         float64
+}
+
+// NaNError is returned when a loss or the gradients are no longer finite.
+type NaNError struct {
+	Step           int
+	Loss, GradNorm float64
+	Rate           float32
+	Saved          int // step of the checkpoint in the folder; 0: none
+}
+
+func (e *NaNError) Error() string {
+	kept := "no checkpoint was saved yet"
+	if e.Saved > 0 {
+		kept = fmt.Sprintf("the checkpoint of step %d is whole", e.Saved)
+	}
+	return fmt.Sprintf("loss %g with gradient norm %g at step %d is not finite: the run has diverged; %s. Try a lower learning rate (it was %.3g), a longer warm-up, or stronger clipping",
+		e.Loss, e.GradNorm, e.Step, kept, e.Rate)
+}
+
+// Resume brings the run to the checkpoint in its folder.
+func (r *Run) Resume(c *Checkpoint) error {
+	if err := r.Trainer.Restore(c); err != nil {
+		return err
+	}
+	if err := r.Batches.Restore(c.State.Data); err != nil {
+		return err
+	}
+	r.first = c.State.First
+	return cutMetrics(r.metricsPath(), c.State.Step)
+}
+
+// Do trains up to the configuration's number of steps, writes metrics as it
+// goes, and the checkpoint, the model and the snapshot of a step. When ctx is
+// cancelled it finishes the step, saves, and returns with Interrupted set.
+func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
+	metrics, err := os.OpenFile(r.metricsPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer func() { err = errors.Join(err, metrics.Close()) }()
+	c := r.Trainer.Config
+	r.tokens, r.target = make([]int32, c.Batch*c.Seq), make([]int32, c.Batch*c.Seq)
+	start, saved := time.Now(), r.Trainer.Steps()
+	for r.Trainer.Steps() < c.Schedule.Steps && ctx.Err() == nil {
+		p, err := r.step(saved)
+		if err != nil {
+			return Outcome{}, err
+		}
+		out.LastLoss = p.Loss
+		if err := writeLine(metrics, p); err != nil {
+			return Outcome{}, err
+		}
+		if r.OnStep != nil {
+			r.OnStep(p)
+		}
+		if r.SaveEvery > 0 && p.Step%r.SaveEvery == 0 {
+			if err := r.save(); err != nil {
+				return Outcome{}, err
+			}
+			saved = p.Step
+		}
+	}
+	out.Seconds = time.Since(start).Seconds()
+	out.TokensPerSecond = float64(r.stepped*c.Batch*c.Seq) / max(out.Seconds, 1e-9)
+	return r.finish(out, saved)
+}
+
+// step runs one step, the second one of the process with a snapshot.
+func (r *Run) step(saved int) (Progress, error) {
+	r.Batches.Next(r.tokens, r.target)
+	start := time.Now()
+	result, err := r.recorded(func() (Result, error) { return r.Trainer.Step(r.tokens, r.target) })
+	if err != nil {
+		return Progress{}, err
+	}
+	if !finite(result.Loss) || !finite(result.GradNorm) {
+		return Progress{}, &NaNError{result.Step, result.Loss, result.GradNorm, result.Rate, saved}
+	}
+	if r.stepped++; result.Step == 1 {
+		r.first = result.Loss
+	}
+	c, s := r.Trainer.Config, r.Trainer.Memory().Stats()
+	seconds := time.Since(start).Seconds()
+	return Progress{Step: result.Step, Steps: c.Schedule.Steps, Loss: result.Loss, GradNorm: result.GradNorm, LearningRate: result.Rate,
+		Seconds: seconds, TokensPerSecond: float64(c.Batch*c.Seq) / max(seconds, 1e-9),
+		LiveBytes: s.Live, PeakBytes: s.PeakLive, ReservedBytes: s.Reserved}, nil
+}
+
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
+// finish saves and sums up.
+func (r *Run) finish(out Outcome, saved int) (Outcome, error) {
+	out.Steps, out.FirstLoss = r.Trainer.Steps(), r.first
+	out.Interrupted = out.Steps < r.Trainer.Config.Schedule.Steps
+	if saved < out.Steps {
+		if err := r.save(); err != nil {
+			return Outcome{}, err
+		}
+	}
+	s := r.Trainer.Memory().Stats()
+	out.PeakBytes, out.ReservedBytes = s.PeakLive, s.PeakReserved
+	if out.Interrupted {
+		return out, nil
+	}
+	return out, r.Trainer.Export(r.Dir)
+}
+
+func (r *Run) save() error {
+	return r.Trainer.Save(r.Dir, State{Data: r.Batches.State(), First: r.first})
+}
+
+func (r *Run) metricsPath() string { return filepath.Join(r.Dir, "metrics.jsonl") }
+
+func writeLine(w io.Writer, v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(line, '\n'))
+	return err
+}
+
+// cutMetrics drops the lines after a step, which a resumed run writes again,
+// and what a crash may have left half-written.
+func cutMetrics(path string, step int) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return atomicfile.Write(path, func(w io.Writer) error {
+		lines := bufio.NewScanner(f)
+		for lines.Scan() {
+			var p Progress
+			if json.Unmarshal(lines.Bytes(), &p) != nil || p.Step > step {
+				return nil
+			}
+			if _, err := w.Write(append(lines.Bytes(), '\n')); err != nil {
+				return err
+			}
+		}
+		return lines.Err()
+	})
+}
+
+func writeJSON(path string, v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(path, func(w io.Writer) error {
+		_, err := w.Write(append(text, '\n'))
+		return err
+	})
+}

@@ -1,0 +1,35 @@
+package train
+
+import (
+	"io"
+	"path/filepath"
+
+	"github.com/headroom-go/headroom/internal/atomicfile"
+	"github.com/headroom-go/headroom/trace"
+)
+
+// SnapshotFile is the name of the memory snapshot in a run's folder, in the
+// format of PyTorch's memory snapshots.
+const SnapshotFile = "memory.pickle"
+
+// stackDepth is the number of frames recorded with a block.
+const stackDepth = 24
+
+// recorded runs one step and, for the second of a process (the first where
+// there is but one), when memory is as in all later ones, records every event
+// with its stack and writes the snapshot.
+func (r *Run) recorded(step func() (Result, error)) (Result, error) {
+	if r.snapped || r.stepped == 0 && r.Trainer.Config.Schedule.Steps > 1+r.Trainer.Steps() {
+		return step()
+	}
+	r.snapped = true
+	mem, events := r.Trainer.Memory(), trace.NewRecorder(0)
+	mem.SetSink(events, stackDepth)
+	result, err := step()
+	mem.SetSink(nil, 0)
+	if err != nil {
+		return result, err
+	}
+	s := &trace.Snapshot{Segments: mem.Segments(), Traces: [][]trace.Entry{events.Entries()}}
+	return result, atomicfile.Write(filepath.Join(r.Dir, SnapshotFile), func(w io.Writer) error { return s.WritePickle(w) })
+}

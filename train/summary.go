@@ -1,0 +1,33 @@
+package train
+
+import "path/filepath"
+
+// Summary is summary.json: what a run was given, what was foreseen, and what
+// came of it. Sizes are in bytes.
+type Summary struct {
+	Device                string   `json:"device"`
+	Model                 string   `json:"model"`
+	Parameters            int      `json:"parameters"`
+	Batch                 int      `json:"batch"`
+	Seq                   int      `json:"seq"`
+	Data                  []string `json:"data"`
+	BudgetBytes           uint64   `json:"budget_bytes"`
+	PlainPeakBytes        uint64   `json:"plain_peak_bytes"`
+	PredictedPeakBytes    uint64   `json:"predicted_peak_bytes"`
+	PredictedReserved     uint64   `json:"predicted_reserved_bytes"`
+	MeasuredPeakBytes     uint64   `json:"measured_peak_bytes"`
+	MeasuredReservedBytes uint64   `json:"measured_reserved_bytes"`
+	Strategy              string   `json:"strategy"`
+	MicroBatch            int      `json:"micro_batch"`
+	RecomputedBlocks      int      `json:"recomputed_blocks"`
+	Steps                 int      `json:"steps"`
+	ResumedFromStep       int      `json:"resumed_from_step"`
+	Interrupted           bool     `json:"interrupted"`
+	FirstLoss             float64  `json:"first_loss"`
+	LastLoss              float64  `json:"last_loss"`
+	TokensPerSecond       float64  `json:"tokens_per_second"`
+	Seconds               float64  `json:"seconds"`
+}
+
+// Write writes summary.json into dir.
+func (s Summary) Write(dir string) error { return writeJSON(filepath.Join(dir, "summary.json"), s) }
