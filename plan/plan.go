@@ -1,0 +1,217 @@
+// Package plan answers «will it fit, and with which strategies», by running
+// the step on a null device.
+//
+// The null device has the capacity and the granularity of the one that will
+// compute, and the allocator, the tape and the step are the very code that
+// will run there. So a peak measured here is the peak that will be: there is
+// no second model of the program. Time is estimated from the operations' bytes
+// and flops, which the null device is told.
+package plan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/internal/size"
+	"github.com/headroom-go/headroom/train"
+)
+
+// Trial is what one strategy would do.
+type Trial struct {
+	Strategy      train.Strategy `json:"strategy"`
+	Description   string         `json:"description"`
+	Fits          bool           `json:"fits"`
+	PeakBytes     uint64         `json:"peak_bytes"`     // of live memory; 0 if it doesn't fit
+	ReservedBytes uint64         `json:"reserved_bytes"` // most taken from the device; 0 if it doesn't fit
+	Flops         uint64         `json:"flops"`          // a step
+	Bytes         uint64         `json:"bytes"`          // memory traffic of a step
+	Seconds       float64        `json:"seconds"`        // a step, estimated; for one that doesn't fit 0
+}
+
+// Plan is the choice for a budget and what it was chosen from.
+type Plan struct {
+	Device      string  `json:"device"`
+	BudgetBytes uint64  `json:"budget_bytes"`
+	Chosen      Trial   `json:"chosen"`
+	Plain       Trial   `json:"plain"` // without a limit
+	Tried       []Trial `json:"tried"`
+}
+
+// TooSmallError is returned when no strategy fits the budget.
+type TooSmallError struct {
+	Model       string
+	BudgetBytes uint64
+	LeastBytes  uint64 // the least that any strategy reserves
+	Strategy    string // the one that does
+}
+
+func (e *TooSmallError) Error() string {
+	return fmt.Sprintf("model %s does not fit %s with any strategy: it needs at least %s (%s); give it a larger device, a smaller model, or shorter sequences",
+		e.Model, size.Format(e.BudgetBytes), size.Format(e.LeastBytes), e.Strategy)
+}
+
+// Rates is what time is estimated from.
+type Rates struct {
+	FlopsPerSecond float64
+	BytesPerSecond float64
+	LaunchSeconds  float64 // the cost of a launch beside its work
+}
+
+// HostRates are the rates of a host device, from the benchmarks of
+// internal/kernel on one server core with AVX-512. Choices compare estimates
+// with each other, so that what counts is their proportion.
+func HostRates(workers int) Rates {
+	return Rates{FlopsPerSecond: 180e9 * float64(workers), BytesPerSecond: 12e9, LaunchSeconds: 5e-6}
+}
+
+// seconds estimates the time of one launch: it is bound by arithmetic or by
+// memory, whichever takes longer (Williams et al., "Roofline", 2009).
+func (r Rates) seconds(l *device.Launch) float64 {
+	return r.LaunchSeconds + max(float64(l.Flops)/r.FlopsPerSecond, float64(l.Bytes)/r.BytesPerSecond)
+}
+
+// trialSteps is how many steps a trial runs: one to reach the state that
+// later steps begin in, and one more from there.
+const trialSteps = 2
+
+// Try runs strategy s of c on a null device with info's properties and the
+// given capacity. A strategy that does not fit is no error.
+func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy) (Trial, error) {
+	trial := Trial{Strategy: s, Description: c.Describe(s)}
+	rates := HostRates(max(info.Workers, 1))
+	dev, err := device.OpenNull(device.NullOptions{Capacity: capacity, Virtual: info.Virtual, Granularity: info.Granularity,
+		OnLaunch: func(l *device.Launch) {
+			trial.Flops += l.Flops
+			trial.Bytes += l.Bytes
+			trial.Seconds += rates.seconds(l)
+		}})
+	if err != nil {
+		return trial, err
+	}
+	peak, reserved, err := run(dev, c, s, func() { trial.Flops, trial.Bytes, trial.Seconds = 0, 0, 0 })
+	if errors.Is(err, device.ErrOutOfMemory) {
+		return Trial{Strategy: s, Description: trial.Description}, dev.Close()
+	}
+	if err != nil {
+		return trial, err
+	}
+	trial.Fits, trial.PeakBytes, trial.ReservedBytes = true, peak, reserved
+	return trial, dev.Close()
+}
+
+// run trains for trialSteps steps and returns the peaks of live and reserved
+// memory; it calls last before the last step.
+func run(dev device.Device, c train.Config, s train.Strategy, last func()) (peak, reserved uint64, err error) {
+	t, err := train.New(dev, c, s)
+	if err != nil {
+		return 0, 0, err
+	}
+	batch := make([]int32, c.Batch*c.Seq)
+	for i := range trialSteps {
+		if i == trialSteps-1 {
+			last()
+		}
+		if _, err := t.Step(batch, batch); err != nil {
+			return 0, 0, errors.Join(err, t.Close())
+		}
+	}
+	stats := t.Memory().Stats()
+	return stats.PeakLive, stats.PeakReserved, t.Close()
+}
+
+// unlimited is a capacity that no step reaches.
+const unlimited = 1 << 46
+
+// Search finds, for a step of c on a device with info's properties and
+// capacity, the fastest strategy that fits, by the estimate of time. It
+// returns a *TooSmallError if none does.
+func Search(ctx context.Context, info device.Info, c train.Config) (*Plan, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	p := &Plan{Device: info.Name, BudgetBytes: info.Capacity}
+	var err error
+	if p.Plain, err = Try(info, unlimited, c, c.Plain()); err != nil {
+		return nil, err
+	}
+	for _, micro := range divisors(c.Batch) {
+		fits, err := p.recompute(ctx, info, c, micro)
+		if err != nil {
+			return nil, err
+		}
+		if fits == 0 { // without recompute: smaller micro-batches only take longer
+			break
+		}
+	}
+	if !p.choose() {
+		return nil, p.tooSmall(info, c)
+	}
+	return p, nil
+}
+
+// recompute finds the least number of recomputed blocks with which
+// micro-batches of the given size fit, or -1: the more blocks, the less
+// memory and the more time.
+func (p *Plan) recompute(ctx context.Context, info device.Info, c train.Config, micro int) (int, error) {
+	fits := func(r int) (bool, error) {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		t, err := Try(info, info.Capacity, c, train.Strategy{MicroBatch: micro, Recompute: r})
+		p.Tried = append(p.Tried, t)
+		return t.Fits, err
+	}
+	if ok, err := fits(0); ok || err != nil {
+		return 0, err
+	}
+	lo, hi := 1, c.GPT2.Layers+1
+	for lo < hi {
+		mid := (lo + hi) / 2
+		ok, err := fits(mid)
+		if err != nil {
+			return 0, err
+		}
+		if ok {
+			hi = mid
+		} else {
+			lo = mid + 1
+		}
+	}
+	if lo > c.GPT2.Layers {
+		return -1, nil
+	}
+	return lo, nil
+}
+
+// choose takes the fastest trial that fits; of equally fast ones the smallest.
+func (p *Plan) choose() bool {
+	for _, t := range p.Tried {
+		if t.Fits && (!p.Chosen.Fits || t.Seconds < p.Chosen.Seconds) {
+			p.Chosen = t
+		}
+	}
+	return p.Chosen.Fits
+}
+
+// tooSmall measures what the thriftiest strategy needs.
+func (p *Plan) tooSmall(info device.Info, c train.Config) error {
+	s := train.Strategy{MicroBatch: 1, Recompute: c.GPT2.Layers}
+	t, err := Try(info, unlimited, c, s)
+	if err != nil {
+		return err
+	}
+	return &TooSmallError{c.Model, info.Capacity, t.ReservedBytes, t.Description}
+}
+
+// divisors lists the divisors of n, the greatest first.
+func divisors(n int) []int {
+	var ds []int
+	for d := n; d > 0; d-- {
+		if n%d == 0 {
+			ds = append(ds, d)
+		}
+	}
+	return ds
+}
