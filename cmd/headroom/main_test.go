@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/headroom-go/headroom/train"
+)
+
+// headroom runs a command line in this process.
+func headroom(args ...string) (status int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	status = run(args, &out, &err)
+	return status, out.String(), err.String()
+}
+
+// text writes a file of text to train on.
+func text(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(path, []byte(strings.Repeat("The quick brown fox jumps over the lazy dog.\n", 200)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// small is a training job that takes a moment.
+func small(t *testing.T, out string, more ...string) []string {
+	t.Helper()
+	return append([]string{"train", "--model", "gpt2-nano", "--batch", "4", "--seq", "32", "--steps", "3", "--device", "host:32MiB", "--data", text(t), "--out", out}, more...)
+}
+
+func TestTrainWritesItsFiles(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	status, stdout, stderr := headroom(small(t, out)...)
+	if status != 0 {
+		t.Fatalf("status %d\n%s%s", status, stdout, stderr)
+	}
+	for _, want := range []string{"a plain step needs", "predicted peak", "measured peak", out} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s", want, stdout)
+		}
+	}
+	for _, name := range []string{"summary.json", "metrics.jsonl", train.SnapshotFile, train.CheckpointFile, "model.safetensors", "config.json"} {
+		if i, err := os.Stat(filepath.Join(out, name)); err != nil || i.Size() == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	s := summary(t, out)
+	if s.MeasuredPeakBytes != s.PredictedPeakBytes || s.MeasuredPeakBytes == 0 || s.MeasuredReservedBytes > s.BudgetBytes || s.Steps != 3 {
+		t.Errorf("summary %+v", s)
+	}
+	if status, _, stderr := headroom(small(t, out)...); status != 2 || !strings.Contains(stderr, "already holds a checkpoint") {
+		t.Errorf("a second run in the folder: status %d, %s", status, stderr)
+	}
+}
+
+func summary(t *testing.T, dir string) train.Summary {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "summary.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s train.Summary
+	if err := json.Unmarshal(text, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestBadInput: each is a clear message, the right status, and leaves nothing.
+func TestBadInput(t *testing.T) {
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	short := filepath.Join(dir, "short")
+	if err := os.WriteFile(short, []byte("hello"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	broken := filepath.Join(dir, "broken.safetensors")
+	if err := os.WriteFile(broken, []byte("not a model at all"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(dir, "out")
+	for _, test := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{"trian"}, 2, `unknown command "trian"`},
+		{[]string{"train", "--stpes", "3"}, 2, "unknown flag: --stpes"},
+		{[]string{"train", "extra"}, 2, `takes no argument "extra"`},
+		{[]string{"train", "--steps", "many"}, 2, "invalid argument"},
+		{small(t, out, "--device", "tpu:0"), 2, `unknown device "tpu:0"`},
+		{small(t, out, "--device", "host:lots"), 2, "lots"},
+		{small(t, out, "--model", "gpt5"), 2, `unknown model "gpt5": the models are gpt2-nano`},
+		{small(t, out, "--device", "host:2MiB"), 2, "it needs at least"},
+		{small(t, out, "--seq", "4096"), 2, "sequence length is 4096"},
+		{small(t, out, "--batch", "0"), 2, "batch is 0"},
+		{small(t, out, "--data", empty), 1, "empty"},
+		{[]string{"train", "--data", filepath.Join(dir, "nowhere"), "--out", out}, 1, "nowhere"},
+		{[]string{"train", "--data", short, "--out", out}, 1, "5 tokens"},
+		{small(t, out, "--weights", broken), 2, "broken.safetensors"},
+		{small(t, out, "--resume"), 2, "no checkpoint to go on from"},
+		{[]string{"plan", "--device", "null:10MiB"}, 2, "it needs at least"},
+	} {
+		status, stdout, stderr := headroom(test.args...)
+		if status != test.status || !strings.Contains(stderr, test.want) || stdout != "" {
+			t.Errorf("headroom %s: status %d, want %d with %q on standard error\n%s%s", strings.Join(test.args, " "), status, test.status, test.want, stdout, stderr)
+		}
+		if _, err := os.Stat(filepath.Join(out, train.CheckpointFile)); err == nil {
+			t.Errorf("headroom %s: a checkpoint was left", strings.Join(test.args, " "))
+		}
+	}
+}
+
+// TestCheckpointOfAnotherModel: going on with other settings is refused, and
+// says which differ.
+func TestCheckpointOfAnotherModel(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	data := text(t)
+	if status, _, stderr := headroom(small(t, out, "--data", data)...); status != 0 {
+		t.Fatal(stderr)
+	}
+	status, _, stderr := headroom("train", "--resume", "--out", out, "--data", data, "--model", "gpt2-mini", "--batch", "8")
+	for _, want := range []string{"gpt2.n_embd: 128 in the checkpoint, 256 asked", "batch: 4 in the checkpoint, 8 asked"} {
+		if status != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("status %d, want 2 with %q: %s", status, want, stderr)
+		}
+	}
+	if status, stdout, stderr := headroom("train", "--resume", "--out", out, "--data", text(t), "--device", "host:32MiB"); status != 0 || !strings.Contains(stdout, "in 3 steps") {
+		t.Errorf("a finished run: status %d\n%s%s", status, stdout, stderr)
+	}
+}
+
+// TestInterrupt sends a signal to a running job: it finishes its step, saves,
+// says how to go on, and going on gives what an undisturbed run gives.
+func TestInterrupt(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "headroom")
+	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	data, whole, cut := text(t), filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "cut")
+	job := func(out string) []string { return small(t, out, "--data", data, "--steps", "40") }
+	if status, _, stderr := headroom(job(whole)...); status != 0 {
+		t.Fatal(stderr)
+	}
+	cmd := exec.Command(bin, job(cut)...)
+	var stdout bytes.Buffer
+	cmd.Stdout = &stdout
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(stderr); lines.Scan(); {
+		if strings.HasPrefix(lines.Text(), "step 2/") {
+			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("interrupted: %v", err)
+	}
+	how := regexp.MustCompile(`to go on: headroom (train --resume .*)`).FindStringSubmatch(stdout.String())
+	if how == nil || !summary(t, cut).Interrupted {
+		t.Fatalf("it was not interrupted, or does not say how to go on:\n%s", stdout.String())
+	}
+	if status, _, stderr := headroom(strings.Fields(how[1])...); status != 0 {
+		t.Fatal(stderr)
+	}
+	a, errA := os.ReadFile(filepath.Join(whole, "model.safetensors"))
+	b, errB := os.ReadFile(filepath.Join(cut, "model.safetensors"))
+	if errA != nil || errB != nil || !bytes.Equal(a, b) {
+		t.Errorf("the resumed run gives another model (%v, %v)", errA, errB)
+	}
+}
+
+func TestPlanAsJSON(t *testing.T) {
+	status, stdout, stderr := headroom("plan", "--device", "null:200MiB", "--json")
+	var p struct {
+		Budget uint64 `json:"budget_bytes"`
+		Chosen struct {
+			Fits bool   `json:"fits"`
+			Peak uint64 `json:"peak_bytes"`
+		} `json:"chosen"`
+	}
+	if err := json.Unmarshal([]byte(stdout), &p); status != 0 || err != nil || p.Budget != 200<<20 || !p.Chosen.Fits || p.Chosen.Peak > p.Budget {
+		t.Errorf("status %d, error %v, plan %+v\n%s", status, err, p, stderr)
+	}
+}
+
+func TestDoctor(t *testing.T) {
+	status, stdout, _ := headroom("doctor")
+	if status != 0 || !strings.Contains(stdout, "host") || !strings.Contains(stdout, "libcuda") {
+		t.Errorf("status %d\n%s", status, stdout)
+	}
+}
+
+// TestREADME runs every command that the README shows, shortened by flags that
+// make the runs brief.
+func TestREADME(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir("../..")
+	commands := regexp.MustCompile(`(?m)^(?:go run ./cmd/)?headroom (.*?)(?:\s+#.*)?$`).FindAllStringSubmatch(string(readme), -1)
+	if len(commands) < 5 {
+		t.Fatalf("found %d commands in the README", len(commands))
+	}
+	runs := t.TempDir()
+	for _, c := range commands {
+		args := strings.Fields(strings.ReplaceAll(c[1], "runs/", runs+"/"))
+		if args[0] == "train" && !strings.Contains(c[1], "--resume") {
+			args = append(args, "--steps", "1")
+		}
+		if args[0] == "train" && !strings.Contains(c[1], "--out") {
+			args = append(args, "--out", filepath.Join(runs, "default"))
+		}
+		if status, stdout, stderr := headroom(args...); status != 0 {
+			t.Errorf("headroom %s: status %d\n%s%s", strings.Join(args, " "), status, stdout, stderr)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/headroom-go/headroom/internal/size"
+	"github.com/headroom-go/headroom/nn"
+	"github.com/headroom-go/headroom/plan"
+)
+
+func planCommand() *cobra.Command {
+	f := &jobFlags{}
+	cmd := &cobra.Command{
+		Use:   "plan",
+		Short: "Say whether a training step fits, and with which strategies",
+		Long: `Plan runs the training step on a null device, which hands out addresses and
+computes nothing, and shows what was tried: the peak of memory of each strategy,
+to the byte, and its time by the operations' bytes and flops.`,
+		Example: `  headroom plan --model gpt2 --batch 8 --seq 1024 --device null:24GiB
+  headroom plan --device host:128MiB --json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.plan(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	f.add(cmd.Flags())
+	return cmd
+}
+
+func (j *jobFlags) plan(ctx context.Context, w io.Writer) error {
+	c, err := j.config()
+	if err != nil {
+		return err
+	}
+	c.Schedule = nn.Cosine{Peak: 1e-3, Steps: 1}
+	if err := c.Validate(); err != nil {
+		return usageError{err}
+	}
+	dev, err := j.open()
+	if err != nil {
+		return err
+	}
+	p, err := plan.Search(ctx, dev.Info(), c)
+	if err := errors.Join(err, dev.Close()); err != nil {
+		return planError(err)
+	}
+	if j.json {
+		return json.NewEncoder(w).Encode(p)
+	}
+	return writePlan(w, p)
+}
+
+// writePlan shows what was tried, the choice marked.
+func writePlan(w io.Writer, p *plan.Plan) error {
+	fmt.Fprintf(w, "device  %s, %s; a plain step needs %s\n", p.Device, bytesText(p.BudgetBytes), bytesText(p.Plain.PeakBytes))
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "  strategy\tpeak\treserved\tflops a step\testimate")
+	for _, trial := range p.Tried {
+		if !trial.Fits {
+			fmt.Fprintf(t, "  %s\tdoes not fit\t\t\t\n", trial.Description)
+			continue
+		}
+		mark := " "
+		if trial.Strategy == p.Chosen.Strategy {
+			mark = "*"
+		}
+		fmt.Fprintf(t, "%s %s\t%s\t%s\t%.3g\t%.2f s\n", mark, trial.Description, size.Format(trial.PeakBytes), size.Format(trial.ReservedBytes), float64(trial.Flops), trial.Seconds)
+	}
+	return t.Flush()
+}
