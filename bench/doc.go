@@ -1,0 +1,2 @@
+// Package bench compares Headroom with its peers; see README.md.
+package bench
