@@ -125,7 +125,8 @@ type Stream interface {
 	// Download queues a copy to host memory. dst holds the data once the
 	// stream has passed it. On the null device it is filled with zeros.
 	Download(dst []byte, src Ptr)
-	// Record marks this place in the queue.
+	// Record marks this place in the queue. Unlike the other methods it may be
+	// called from any goroutine.
 	Record() Event
 	// Wait keeps later work of this stream from starting before e, which may
 	// belong to another stream of the device, is reached.

@@ -21,8 +21,8 @@ func Sub(a, b *Tensor) *Tensor {
 	})
 }
 
-// Mul is a·b elementwise, broadcast. It saves the operand whose gradient
-// isn't the only one wanted.
+// Mul is a·b elementwise, broadcast. It saves a if b's gradient is wanted and
+// b if a's is.
 func Mul(a, b *Tensor) *Tensor {
 	var sa, sb *saved
 	return binarySaving("mul", kernel.Mul, a, b, func(n *node) {

@@ -28,7 +28,8 @@ type State struct {
 	Step    int        `json:"step"`
 	Config  Config     `json:"config"`
 	Data    data.State `json:"data"`
-	First   float64    `json:"first_loss"`
+	First   float64    `json:"first_loss"` // of step 1
+	Last    float64    `json:"last_loss"`  // of Step
 }
 
 const stateVersion = 1

@@ -26,6 +26,7 @@ type Run struct {
 	OnStep    func(Progress) // called after every step; may be nil
 
 	first   float64 // loss of the run's first step
+	last    float64 // loss of the step before
 	stepped int     // steps of this process
 	snapped bool    // the snapshot is written
 	tokens  []int32
@@ -83,7 +84,7 @@ func (r *Run) Resume(c *Checkpoint) error {
 	if err := r.Batches.Restore(c.State.Data); err != nil {
 		return err
 	}
-	r.first = c.State.First
+	r.first, r.last = c.State.First, c.State.Last
 	return cutMetrics(r.metricsPath(), c.State.Step)
 }
 
@@ -104,7 +105,7 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 		if err != nil {
 			return Outcome{}, err
 		}
-		out.LastLoss = p.Loss
+		r.last = p.Loss
 		if err := writeLine(metrics, p); err != nil {
 			return Outcome{}, err
 		}
@@ -148,7 +149,7 @@ func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
 // finish saves and sums up.
 func (r *Run) finish(out Outcome, saved int) (Outcome, error) {
-	out.Steps, out.FirstLoss = r.Trainer.Steps(), r.first
+	out.Steps, out.FirstLoss, out.LastLoss = r.Trainer.Steps(), r.first, r.last
 	out.Interrupted = out.Steps < r.Trainer.Config.Schedule.Steps
 	if saved < out.Steps {
 		if err := r.save(); err != nil {
@@ -164,7 +165,7 @@ func (r *Run) finish(out Outcome, saved int) (Outcome, error) {
 }
 
 func (r *Run) save() error {
-	return r.Trainer.Save(r.Dir, State{Data: r.Batches.State(), First: r.first})
+	return r.Trainer.Save(r.Dir, State{Data: r.Batches.State(), First: r.first, Last: r.last})
 }
 
 func (r *Run) metricsPath() string { return filepath.Join(r.Dir, "metrics.jsonl") }

@@ -26,8 +26,8 @@ type jobFlags struct {
 }
 
 func (j *jobFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&j.device, "device", "host:256MiB", "where to run, and how much memory there is: host:SIZE or null:SIZE")
-	f.StringVar(&j.model, "model", "gpt2-mini", "one of "+strings.Join(nn.GPT2Names(), ", "))
+	f.StringVar(&j.device, "device", "host:256MiB", "`DEVICE` to run on, with the memory that there is: host:SIZE or null:SIZE")
+	f.StringVar(&j.model, "model", "gpt2-mini", "`NAME` of the model: "+strings.Join(nn.GPT2Names(), ", "))
 	f.IntVar(&j.batch, "batch", 32, "sequences in a step")
 	f.IntVar(&j.seq, "seq", 256, "tokens in a sequence")
 	f.BoolVar(&j.json, "json", false, "print the result as JSON")

@@ -33,14 +33,14 @@ func text(t *testing.T) string {
 }
 
 // small is a training job that takes a moment.
-func small(t *testing.T, out string, more ...string) []string {
-	t.Helper()
-	return append([]string{"train", "--model", "gpt2-nano", "--batch", "4", "--seq", "32", "--steps", "3", "--device", "host:32MiB", "--data", text(t), "--out", out}, more...)
+func small(data, out string, more ...string) []string {
+	return append([]string{"train", "--model", "gpt2-nano", "--batch", "4", "--seq", "32", "--steps", "3", "--device", "host:32MiB", "--data", data, "--out", out}, more...)
 }
 
 func TestTrainWritesItsFiles(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
-	status, stdout, stderr := headroom(small(t, out)...)
+	data := text(t)
+	status, stdout, stderr := headroom(small(data, out)...)
 	if status != 0 {
 		t.Fatalf("status %d\n%s%s", status, stdout, stderr)
 	}
@@ -58,7 +58,7 @@ func TestTrainWritesItsFiles(t *testing.T) {
 	if s.MeasuredPeakBytes != s.PredictedPeakBytes || s.MeasuredPeakBytes == 0 || s.MeasuredReservedBytes > s.BudgetBytes || s.Steps != 3 {
 		t.Errorf("summary %+v", s)
 	}
-	if status, _, stderr := headroom(small(t, out)...); status != 2 || !strings.Contains(stderr, "already holds a checkpoint") {
+	if status, _, stderr := headroom(small(data, out)...); status != 2 || !strings.Contains(stderr, "already holds a checkpoint") {
 		t.Errorf("a second run in the folder: status %d, %s", status, stderr)
 	}
 }
@@ -91,7 +91,7 @@ func TestBadInput(t *testing.T) {
 	if err := os.WriteFile(broken, []byte("not a model at all"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	out := filepath.Join(dir, "out")
+	data, out := text(t), filepath.Join(dir, "out")
 	for _, test := range []struct {
 		args   []string
 		status int
@@ -101,17 +101,18 @@ func TestBadInput(t *testing.T) {
 		{[]string{"train", "--stpes", "3"}, 2, "unknown flag: --stpes"},
 		{[]string{"train", "extra"}, 2, `takes no argument "extra"`},
 		{[]string{"train", "--steps", "many"}, 2, "invalid argument"},
-		{small(t, out, "--device", "tpu:0"), 2, `unknown device "tpu:0"`},
-		{small(t, out, "--device", "host:lots"), 2, "lots"},
-		{small(t, out, "--model", "gpt5"), 2, `unknown model "gpt5": the models are gpt2-nano`},
-		{small(t, out, "--device", "host:2MiB"), 2, "it needs at least"},
-		{small(t, out, "--seq", "4096"), 2, "sequence length is 4096"},
-		{small(t, out, "--batch", "0"), 2, "batch is 0"},
-		{small(t, out, "--data", empty), 1, "empty"},
+		{small(data, out, "--device", "tpu:0"), 2, `unknown device "tpu:0"`},
+		{small(data, out, "--device", "host:lots"), 2, "lots"},
+		{small(data, out, "--device", "null:1GiB"), 2, "null:1GiB computes nothing"},
+		{small(data, out, "--model", "gpt5"), 2, `unknown model "gpt5": the models are gpt2-nano`},
+		{small(data, out, "--device", "host:2MiB"), 2, "it needs at least"},
+		{small(data, out, "--seq", "4096"), 2, "sequence length is 4096"},
+		{small(data, out, "--batch", "0"), 2, "batch is 0"},
+		{small(empty, out), 1, "empty"},
 		{[]string{"train", "--data", filepath.Join(dir, "nowhere"), "--out", out}, 1, "nowhere"},
 		{[]string{"train", "--data", short, "--out", out}, 1, "5 tokens"},
-		{small(t, out, "--weights", broken), 2, "broken.safetensors"},
-		{small(t, out, "--resume"), 2, "no checkpoint to go on from"},
+		{small(data, out, "--weights", broken), 2, "broken.safetensors"},
+		{small(data, out, "--resume"), 2, "no checkpoint to go on from"},
 		{[]string{"plan", "--device", "null:10MiB"}, 2, "it needs at least"},
 	} {
 		status, stdout, stderr := headroom(test.args...)
@@ -129,7 +130,7 @@ func TestBadInput(t *testing.T) {
 func TestCheckpointOfAnotherModel(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
 	data := text(t)
-	if status, _, stderr := headroom(small(t, out, "--data", data)...); status != 0 {
+	if status, _, stderr := headroom(small(data, out)...); status != 0 {
 		t.Fatal(stderr)
 	}
 	status, _, stderr := headroom("train", "--resume", "--out", out, "--data", data, "--model", "gpt2-mini", "--batch", "8")
@@ -138,7 +139,7 @@ func TestCheckpointOfAnotherModel(t *testing.T) {
 			t.Errorf("status %d, want 2 with %q: %s", status, want, stderr)
 		}
 	}
-	if status, stdout, stderr := headroom("train", "--resume", "--out", out, "--data", text(t), "--device", "host:32MiB"); status != 0 || !strings.Contains(stdout, "in 3 steps") {
+	if status, stdout, stderr := headroom("train", "--resume", "--out", out, "--data", data, "--device", "host:32MiB"); status != 0 || !strings.Contains(stdout, "in 3 steps") {
 		t.Errorf("a finished run: status %d\n%s%s", status, stdout, stderr)
 	}
 }
@@ -151,13 +152,11 @@ func TestInterrupt(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	data, whole, cut := text(t), filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "cut")
-	job := func(out string) []string { return small(t, out, "--data", data, "--steps", "40") }
+	job := func(out string) []string { return small(data, out, "--steps", "40") }
 	if status, _, stderr := headroom(job(whole)...); status != 0 {
 		t.Fatal(stderr)
 	}
 	cmd := exec.Command(bin, job(cut)...)
-	var stdout bytes.Buffer
-	cmd.Stdout = &stdout
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -165,19 +164,18 @@ func TestInterrupt(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	var how []string
+	goOn := regexp.MustCompile(`which is saved; to go on: headroom (train --resume .*)`)
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
+		how = goOn.FindStringSubmatch(lines.Text())
 		if strings.HasPrefix(lines.Text(), "step 2/") {
 			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("interrupted: %v", err)
-	}
-	how := regexp.MustCompile(`to go on: headroom (train --resume .*)`).FindStringSubmatch(stdout.String())
-	if how == nil || !summary(t, cut).Interrupted {
-		t.Fatalf("it was not interrupted, or does not say how to go on:\n%s", stdout.String())
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 || how == nil || !summary(t, cut).Interrupted {
+		t.Fatalf("it was not interrupted, or does not say how to go on: %v, %q", err, how)
 	}
 	if status, _, stderr := headroom(strings.Fields(how[1])...); status != 0 {
 		t.Fatal(stderr)

@@ -60,9 +60,9 @@ at the end, model.safetensors with config.json.`,
 	}
 	fl := cmd.Flags()
 	f.add(fl)
-	fl.StringSliceVar(&f.data, "data", nil, "files and folders of text (default: a book of the Go installation)")
-	fl.StringVar(&f.out, "out", "", "folder for the results (default: a new one below runs/)")
-	fl.StringVar(&f.weights, "weights", "", "safetensors file to start from, with Hugging Face's names (default: random)")
+	fl.StringArrayVar(&f.data, "data", nil, "`PATH` of a file or folder of text; may be given several times (default: a book of the Go installation)")
+	fl.StringVar(&f.out, "out", "", "`DIR` for the results (default: a new one below runs/)")
+	fl.StringVar(&f.weights, "weights", "", "safetensors `FILE` to start from, with Hugging Face's names (default: random)")
 	fl.IntVar(&f.steps, "steps", 60, "steps to train")
 	fl.IntVar(&f.warmup, "warmup", 10, "steps until the learning rate is reached")
 	fl.Float64Var(&f.rate, "lr", 2e-3, "highest learning rate; it falls to a tenth along a cosine")
@@ -89,11 +89,17 @@ func (f *trainFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if dev.Info().Kind == device.Null {
+		return errors.Join(usagef("%s computes nothing, so that nothing can be trained there: headroom plan runs on it", f.device), dev.Close())
+	}
 	summary, err := f.onDevice(ctx, dev, c, checkpoint, batches, stderr)
 	if err := errors.Join(err, dev.Close()); err != nil {
 		return err
 	}
-	return f.report(summary, stdout)
+	if err := f.report(summary, stdout); err != nil || !summary.Interrupted {
+		return err
+	}
+	return fmt.Errorf("interrupted after step %d, which is saved; to go on: headroom train --resume --out %s --device %s%s", summary.Steps, f.out, f.device, f.dataFlags())
 }
 
 // configure gives the configuration of a new run or, with its checkpoint, of
@@ -253,11 +259,7 @@ func (f *trainFlags) report(s train.Summary, w io.Writer) error {
 	if f.json {
 		return json.NewEncoder(w).Encode(s)
 	}
-	if s.Interrupted {
-		fmt.Fprintf(w, "stopped after step %d and saved; to go on: headroom train --resume --out %s --device %s%s\n", s.Steps, f.out, f.device, f.dataFlags())
-	} else {
-		fmt.Fprintf(w, "loss    %.3f -> %.3f in %d steps, %.0f tokens/s, %.0f s\n", s.FirstLoss, s.LastLoss, s.Steps, s.TokensPerSecond, s.Seconds)
-	}
+	fmt.Fprintf(w, "loss    %.3f -> %.3f in %d steps, %.0f tokens/s, %.0f s\n", s.FirstLoss, s.LastLoss, s.Steps, s.TokensPerSecond, s.Seconds)
 	fmt.Fprintf(w, "results %s\n", f.out)
 	fmt.Fprintf(w, "a plain step needs  %s\n", bytesText(s.PlainPeakBytes))
 	fmt.Fprintf(w, "the budget was      %s\n", bytesText(s.BudgetBytes))

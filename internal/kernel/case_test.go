@@ -206,7 +206,7 @@ func randoms(r *rand.Rand, n int) []float32 {
 // lengths are the sizes at which the vector code changes its ways: tails of
 // each length, several pieces, several chunks.
 func lengths(r *rand.Rand) []int {
-	n := []int{0, 1, 7, 8, 16, 17, 31, 64, 100, pieceLen - 1, pieceLen + 1, 2*chunk + 5}
+	n := []int{0, 1, 7, 8, 16, 17, 31, 64, 100, pieceLen - 1, pieceLen + 1, chunk + 5}
 	for range trials(8) {
 		n = append(n, 1+r.IntN(300))
 	}

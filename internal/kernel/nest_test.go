@@ -161,7 +161,7 @@ func TestCopy(t *testing.T) {
 		for _, accumulate := range []bool{false, true} {
 			checkCopy(t, r, []int{chunk + 3}, []int{1}, []int{1}, accumulate)
 			checkCopy(t, r, []int{100, 133}, []int{133, 1}, []int{1, 100}, accumulate)
-			checkCopy(t, r, []int{2, 3000, 17}, []int{3000 * 17, 17, 1}, []int{3000 * 17, 1, 3000}, accumulate)
+			checkCopy(t, r, []int{2, 2100, 17}, []int{2100 * 17, 17, 1}, []int{2100 * 17, 1, 2100}, accumulate)
 			checkCopy(t, r, []int{2, 6, 40, 50}, []int{12000, 2000, 50, 1}, []int{12000, 50, 300, 1}, accumulate)
 			checkCopy(t, r, []int{2, 6, 40, 50}, []int{12000, 2000, 50, 1}, []int{12000, 1, 6, 240}, accumulate)
 		}

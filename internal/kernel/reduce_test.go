@@ -16,11 +16,11 @@ func TestSumTo(t *testing.T) {
 			checkSumTo(t, r, shape, randomReduction(r, shape), randomStrides(r, shape, true), i%2 == 0)
 		}
 		for _, accumulate := range []bool{false, true} {
-			checkSumTo(t, r, []int{100000}, []int{0}, []int{1}, accumulate)               // everything
-			checkSumTo(t, r, []int{5000, 33}, []int{0, 1}, []int{33, 1}, accumulate)      // columns, split into parts
-			checkSumTo(t, r, []int{40, 5000}, []int{0, 1}, []int{5000, 1}, accumulate)    // columns of several pieces
-			checkSumTo(t, r, []int{5000, 33}, []int{1, 0}, []int{33, 1}, accumulate)      // rows
-			checkSumTo(t, r, []int{3, 50000}, []int{1, 0}, []int{50000, 1}, accumulate)   // rows, split into parts
+			checkSumTo(t, r, []int{70000}, []int{0}, []int{1}, accumulate)                // everything
+			checkSumTo(t, r, []int{2000, 33}, []int{0, 1}, []int{33, 1}, accumulate)      // columns, split into parts
+			checkSumTo(t, r, []int{20, 5000}, []int{0, 1}, []int{5000, 1}, accumulate)    // columns of several pieces
+			checkSumTo(t, r, []int{2000, 33}, []int{1, 0}, []int{33, 1}, accumulate)      // rows
+			checkSumTo(t, r, []int{3, 20000}, []int{1, 0}, []int{20000, 1}, accumulate)   // rows, split into parts
 			checkSumTo(t, r, []int{100, 200}, []int{0, 1}, []int{1, 100}, accumulate)     // columns of a transposed matrix
 			checkSumTo(t, r, []int{64, 16, 49}, []int{0, 1, 0}, []int{784, 49, 1}, false) // channels
 			checkSumTo(t, r, []int{0, 7}, []int{0, 1}, []int{7, 1}, accumulate)           // nothing

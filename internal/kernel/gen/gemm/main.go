@@ -101,13 +101,14 @@ func zero(set isa, v reg.VecVirtual) {
 	VXORPS(v, v, v)
 }
 
-// prefetch asks for the tile of C, which is read or written after the loop.
+// prefetch asks for the tile of C, which is read or written after the loop: to
+// the second-level cache, since its rows tend to fall into one set of the first.
 func prefetch(c, ldc reg.Register, mr int) {
 	p := GP64()
 	MOVQ(c, p)
 	for range mr {
-		PREFETCHT0(Mem{Base: p})
-		PREFETCHT0(Mem{Base: p, Disp: 60})
+		PREFETCHT1(Mem{Base: p})
+		PREFETCHT1(Mem{Base: p, Disp: 60})
 		ADDQ(ldc, p)
 	}
 }

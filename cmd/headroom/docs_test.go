@@ -1,0 +1,53 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/headroom-go/headroom/alloc"
+)
+
+var update = flag.Bool("update", false, "rewrite the generated documents")
+
+// TestGeneratedDocs compares the pages in docs/ that come from the program
+// with what the program says now.
+func TestGeneratedDocs(t *testing.T) {
+	for name, text := range map[string]string{"commands.md": commandsPage(t), "statistics.md": statisticsPage()} {
+		path := filepath.Join("../../docs", name)
+		if *update {
+			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		have, err := os.ReadFile(path)
+		if err != nil || string(have) != text {
+			t.Errorf("docs/%s is not what the program says (%v): go test ./cmd/headroom -run GeneratedDocs -update", name, err)
+		}
+	}
+}
+
+func commandsPage(t *testing.T) string {
+	var b strings.Builder
+	b.WriteString("# Commands\n\nWhat `--help` says. Sizes are written like `256MiB` or `1.5GiB`.\n")
+	for _, command := range []string{"train", "plan", "doctor"} {
+		status, help, stderr := headroom(command, "--help")
+		if status != 0 {
+			t.Fatal(stderr)
+		}
+		fmt.Fprintf(&b, "\n## headroom %s\n\n```\n%s```\n", command, help)
+	}
+	return b.String()
+}
+
+func statisticsPage() string {
+	var b strings.Builder
+	b.WriteString("# Statistics of the allocator\n\nWhat `alloc.Stats` counts. The words are those of DESIGN.md.\n\n| name | meaning |\n|---|---|\n")
+	for _, s := range (alloc.Stats{}).Table() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", s.Name, s.Doc)
+	}
+	return b.String()
+}
