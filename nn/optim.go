@@ -19,10 +19,10 @@ type AdamW struct {
 
 // AdamWOptions are the numbers that stay the same over a run.
 type AdamWOptions struct {
-	Beta1       float32 `json:"beta1"`
-	Beta2       float32 `json:"beta2"`
-	Eps         float32 `json:"eps"`
-	WeightDecay float32 `json:"weight_decay"`
+	Beta1       float64 `json:"beta1"`
+	Beta2       float64 `json:"beta2"`
+	Eps         float64 `json:"eps"`
+	WeightDecay float64 `json:"weight_decay"`
 }
 
 // NewAdamW makes an optimizer of params with its moments at zero.
@@ -36,7 +36,7 @@ func NewAdamW(params []*Parameter, o AdamWOptions) *AdamW {
 
 // Step updates every parameter that has a gradient, with gradients multiplied
 // by scale, a single element on the device, or as they are for nil.
-func (a *AdamW) Step(lr float32, scale *tensor.Tensor) {
+func (a *AdamW) Step(lr float64, scale *tensor.Tensor) {
 	a.Steps++
 	for i, p := range a.params {
 		if p.Grad() != nil {
@@ -87,13 +87,13 @@ type Cosine struct {
 }
 
 // At is the rate of a step, counted from 1.
-func (c Cosine) At(step int) float32 {
+func (c Cosine) At(step int) float64 {
 	if step <= c.Warmup {
-		return float32(c.Peak * float64(step) / float64(c.Warmup))
+		return c.Peak * float64(step) / float64(c.Warmup)
 	}
 	if step >= c.Steps {
-		return float32(c.Floor)
+		return c.Floor
 	}
 	done := float64(step-c.Warmup) / float64(c.Steps-c.Warmup)
-	return float32(c.Floor + (c.Peak-c.Floor)*(1+math.Cos(math.Pi*done))/2)
+	return c.Floor + (c.Peak-c.Floor)*(1+math.Cos(math.Pi*done))/2
 }

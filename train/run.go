@@ -39,7 +39,7 @@ type Progress struct {
 	Steps           int     `json:"-"`
 	Loss            float64 `json:"loss"`
 	GradNorm        float64 `json:"grad_norm"`
-	LearningRate    float32 `json:"learning_rate"`
+	LearningRate    float64 `json:"learning_rate"`
 	Seconds         float64 `json:"step_seconds"`
 	TokensPerSecond float64 `json:"tokens_per_second"`
 	LiveBytes       uint64  `json:"live_bytes"`
@@ -63,7 +63,7 @@ type Outcome struct {
 type NaNError struct {
 	Step           int
 	Loss, GradNorm float64
-	Rate           float32
+	Rate           float64
 	Saved          int // step of the checkpoint in the folder; 0: none
 }
 

@@ -31,7 +31,7 @@ type Result struct {
 	Step     int
 	Loss     float64 // mean over the batch, before the update
 	GradNorm float64 // before clipping
-	Rate     float32 // learning rate
+	Rate     float64 // learning rate
 }
 
 // New makes a trainer whose memory comes from dev. On an error, all that was
@@ -145,7 +145,7 @@ func (t *Trainer) input(tokens []int32) *tensor.Tensor {
 }
 
 // update clips and applies the gradients.
-func (t *Trainer) update(rate float32) {
+func (t *Trainer) update(rate float64) {
 	scale, norm := nn.ClipGradNorm(t.model.Parameters(), t.Config.Clip)
 	norm.Download(device.BytesOf(t.norm))
 	t.opt.Step(rate, scale)

@@ -84,6 +84,6 @@ type AttentionGrads struct {
 
 // AdamWParams are the numbers of one AdamW step t (1 for the first).
 type AdamWParams struct {
-	LR, Beta1, Beta2, Eps, WeightDecay float32
+	LR, Beta1, Beta2, Eps, WeightDecay float64
 	Step                               int
 }

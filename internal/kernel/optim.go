@@ -3,7 +3,6 @@ package kernel
 import (
 	"fmt"
 	"math"
-	"strconv"
 
 	"github.com/headroom-go/headroom/device"
 )
@@ -17,9 +16,8 @@ var adamWKernel = &device.Kernel{Name: "adamw", Host: adamWHost}
 //	w ← w − lr·wd·w;  m ← β1·m + (1−β1)·g;  v ← β2·v + (1−β2)·g²
 //	w ← w − lr/(1−β1ᵗ) · m / (√v/√(1−β2ᵗ) + eps)
 //
-// The numbers of p are taken as the decimals they print as, and what is
-// derived from them is computed in float64: with Beta2 0.999, 1−β2 is 0.001,
-// not the 0.00099998713 that is left of the nearest float32.
+// What is derived from p is computed in float64: with Beta2 0.999, 1−β2 is
+// 0.001, not the 0.00099998713 that the nearest float32 would leave.
 func AdamW(s device.Stream, n int, w, g, m, v, gradScale device.Ptr, p AdamWParams) {
 	need("AdamW", n, w, g, m, v)
 	if p.Step < 1 {
@@ -28,24 +26,16 @@ func AdamW(s device.Stream, n int, w, g, m, v, gradScale device.Ptr, p AdamWPara
 	l := device.Launch{Kernel: adamWKernel, Bytes: bytesOf(7 * n), Flops: uint64(16 * n)}
 	l.Ptr[0], l.Ptr[1], l.Ptr[2], l.Ptr[3], l.Ptr[4] = w, g, m, v, gradScale
 	l.Int[0] = n
-	lr, beta1, beta2 := decimal(p.LR), decimal(p.Beta1), decimal(p.Beta2)
 	t := float64(p.Step)
 	l.Float = [device.MaxFloats]float32{
-		float32(1 - lr*decimal(p.WeightDecay)),
-		p.Beta1, float32(1 - beta1),
-		p.Beta2, float32(1 - beta2),
-		float32(lr / (1 - math.Pow(beta1, t))),
-		float32(1 / math.Sqrt(1-math.Pow(beta2, t))),
-		p.Eps,
+		float32(1 - p.LR*p.WeightDecay),
+		float32(p.Beta1), float32(1 - p.Beta1),
+		float32(p.Beta2), float32(1 - p.Beta2),
+		float32(p.LR / (1 - math.Pow(p.Beta1, t))),
+		float32(1 / math.Sqrt(1-math.Pow(p.Beta2, t))),
+		float32(p.Eps),
 	}
 	queue(s, &l)
-}
-
-// decimal is the number that x prints as.
-func decimal(x float32) float64 {
-	var buf [24]byte
-	d, _ := strconv.ParseFloat(string(strconv.AppendFloat(buf[:0], float64(x), 'g', -1, 32)), 64) // reads what it wrote
-	return d
 }
 
 func adamWHost(l *device.Launch, ws *device.Workers) {

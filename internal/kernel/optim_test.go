@@ -56,9 +56,9 @@ func TestAdamW(t *testing.T) {
 	})
 }
 
-// TestAdamWDecimal checks that β2 = 0.999 is taken as such: the nearest
-// float32 is off by a hundred thousandth of 1 − β2.
-func TestAdamWDecimal(t *testing.T) {
+// TestAdamWFactors checks that 1 − β2 is taken before rounding: after it, it
+// would be off by a hundred thousandth.
+func TestAdamWFactors(t *testing.T) {
 	c := &testCase{t: t}
 	w, g, m, v := c.inout([]float32{1}), c.input([]float32{3}), c.inout([]float32{0}), c.inout([]float32{0})
 	c.run(func(s device.Stream) {

@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"testing"
 
@@ -113,16 +112,5 @@ func TestKernelNames(t *testing.T) {
 			t.Errorf("kernel %q is there twice, or lacks a name or its code", k.Name)
 		}
 		seen[k.Name] = true
-	}
-}
-
-func TestDecimal(t *testing.T) {
-	for _, d := range []float64{0.9, 0.95, 0.999, 0.9999, 1e-8, 3e-4, 6e-4, 0, 1, 0.1, -2.5} {
-		if got := decimal(float32(d)); got != d {
-			t.Errorf("float32(%v) is taken as %v", d, got)
-		}
-	}
-	if d := decimal(float32(math.Inf(1))); !math.IsInf(d, 1) {
-		t.Errorf("+Inf is taken as %v", d)
 	}
 }
