@@ -19,7 +19,7 @@ const module = "github.com/headroom-go/headroom/"
 
 // imports is the import map: each package with the ones of ours that it may use.
 var imports = map[string][]string{
-	"trace":                {},
+	"trace":                {"internal/size"},
 	"internal/invariant":   {},
 	"internal/size":        {},
 	"internal/atomicfile":  {},
@@ -27,6 +27,7 @@ var imports = map[string][]string{
 	"device":               {"internal/invariant", "internal/size"},
 	"alloc":                {"device", "trace", "internal/invariant", "internal/size"},
 	"internal/kernel":      {"device", "internal/invariant"},
+	"inspect":              {"trace", "alloc", "device", "internal/size"},
 	"tensor":               {"alloc", "device", "trace", "internal/kernel", "internal/invariant"},
 	"nn":                   {"tensor", "internal/safetensors"},
 	"data":                 {"tensor"},

@@ -60,6 +60,7 @@ func (s *Segment) sizes() (live, active, requested uint64) {
 type Entry struct {
 	Event
 	Stack *Stack
+	Pool  PoolID // of a PyTorch allocator
 }
 
 // Snapshot is the memory of one or more devices at one moment and the events

@@ -2,7 +2,6 @@
 package golden
 
 import (
-	"fmt"
 	"math"
 	"testing"
 
@@ -94,6 +93,6 @@ func Difference(got, want []float32) float64 {
 func Near(t testing.TB, what string, got, want []float32, tolerance float64) {
 	t.Helper()
 	if d := Difference(got, want); d > tolerance {
-		t.Error(fmt.Sprintf("%s: off by %.3g of the largest value, want at most %.3g", what, d, tolerance))
+		t.Errorf("%s: off by %.3g of the largest value, want at most %.3g", what, d, tolerance)
 	}
 }
