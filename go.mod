@@ -3,6 +3,7 @@ module github.com/headroom-go/headroom
 go 1.26.0
 
 require (
+	github.com/pkoukk/tiktoken-go-loader v0.0.2
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
 	github.com/tiktoken-go/tokenizer v0.10.0

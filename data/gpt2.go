@@ -6,9 +6,11 @@
 // id merges, of equal pairs the leftmost. A token's id is its rank: the
 // vocabulary was built in the order of merging.
 //
-// The vocabulary is that of github.com/tiktoken-go/tokenizer. Its encoder is
-// not used, because it replaces invalid UTF-8, drops U+007F and takes a text
-// only as a whole; the tests compare with it.
+// The vocabulary comes with github.com/pkoukk/tiktoken-go-loader, as a file of
+// tokens and ranks: a module that holds it as Go source takes the compiler
+// longer than all the rest of this program. The tests compare the encoding with
+// github.com/tiktoken-go/tokenizer, whose encoder replaces invalid UTF-8, drops
+// U+007F and takes a text only as a whole.
 
 package data
 
@@ -18,7 +20,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
-	"github.com/tiktoken-go/tokenizer/codec"
+	vocabulary "github.com/pkoukk/tiktoken-go-loader"
 )
 
 const (
@@ -39,15 +41,19 @@ type gpt2 struct {
 }
 
 func newGPT2() (*gpt2, error) {
-	vocabulary := codec.NewR50kBase()
-	g := &gpt2{ids: make(map[string]int32, endOfText)}
-	for id := range uint(endOfText) {
-		text, err := vocabulary.Decode([]uint{id})
-		if err != nil {
-			return nil, fmt.Errorf("data: the vocabulary of GPT-2 lacks token %d: %w", id, err)
+	ranks, err := vocabulary.NewOfflineLoader().LoadTiktokenBpe("r50k_base.tiktoken")
+	if err != nil {
+		return nil, fmt.Errorf("data: the vocabulary of GPT-2: %w", err)
+	}
+	g := &gpt2{ids: make(map[string]int32, endOfText), texts: make([]string, endOfText)}
+	for text, id := range ranks {
+		if id < 0 || id >= endOfText || g.texts[id] != "" {
+			return nil, fmt.Errorf("data: the vocabulary of GPT-2 has token %d (%q) twice or beyond its end", id, text)
 		}
-		g.ids[text] = int32(id)
-		g.texts = append(g.texts, text)
+		g.ids[text], g.texts[id] = int32(id), text
+	}
+	if len(g.ids) != endOfText {
+		return nil, fmt.Errorf("data: the vocabulary of GPT-2 has %d tokens, want %d", len(g.ids), endOfText)
 	}
 	for b := range 256 {
 		if _, ok := g.ids[string([]byte{byte(b)})]; !ok {
