@@ -232,7 +232,7 @@ func TestEventsTellTheStory(t *testing.T) {
 		told := map[trace.Action]uint64{}
 		requested, reserved := uint64(0), uint64(0)
 		live := map[uint64]trace.Entry{}
-		for _, e := range rec.Entries() {
+		for _, e := range rec.Trace().All() {
 			told[e.Action]++
 			switch e.Action {
 			case trace.Alloc:
@@ -300,7 +300,7 @@ func TestStacksBelongToTheCaller(t *testing.T) {
 		t.Fatal("1 GiB of 8 MiB")
 	}
 	want := map[trace.Action]string{trace.Alloc: "mustAlloc", trace.FreeRequested: "TestStacksBelongToTheCaller", trace.OOM: "TestStacksBelongToTheCaller"}
-	for _, e := range rec.Entries() {
+	for _, e := range rec.Trace().All() {
 		f := e.Stack.Frames()
 		if name, ok := want[e.Action]; ok && (len(f) != 2 || !strings.HasSuffix(f[0].Func, name)) {
 			t.Errorf("%v: stack %v, want it to begin in %s", e.Action, f, name)
@@ -310,7 +310,7 @@ func TestStacksBelongToTheCaller(t *testing.T) {
 	if b := mustAlloc(t, a, 512, s); b.stack != nil {
 		t.Error("a stack was recorded after SetSink(nil, 0)")
 	}
-	if n := len(rec.Entries()); n != 5 {
+	if n := rec.Trace().Len(); n != 5 {
 		t.Errorf("%d events, want map, alloc, two of free, oom", n)
 	}
 }

@@ -82,6 +82,13 @@ func (a *Allocator) Segments() []trace.Segment {
 	return all
 }
 
+// Settings gives what a trace.Snapshot tells of the allocator.
+func (a *Allocator) Settings() trace.Settings {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return trace.Settings{Known: true, Backend: "headroom", MaxSplitSize: -1, Expandable: a.page > 0, PinnedThreads: 1}
+}
+
 // traced gives the block as a snapshot holds it.
 func (b *Block) traced() trace.Block {
 	t := trace.Block{Addr: b.addr, Size: b.size, State: trace.Live, Requested: b.asked, Purpose: b.purpose, Stack: b.stack}

@@ -145,7 +145,7 @@ func (s *story) command(out *strings.Builder, words []string) {
 			}
 		}
 	case "events":
-		for _, e := range s.events.Entries() {
+		for _, e := range s.events.Trace().All() {
 			fmt.Fprintf(out, "%v %s %s stream=%d\n", e.Action, e.Purpose, size.Format(e.Size), e.Stream)
 		}
 		s.events.Reset()

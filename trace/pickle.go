@@ -152,6 +152,20 @@ func (p *pickler) uint(v uint64) {
 	}
 }
 
+// int writes a number that may be negative.
+func (p *pickler) int(v int64) {
+	switch {
+	case v >= 0:
+		p.uint(uint64(v))
+	case v >= math.MinInt32:
+		p.op(opBinInt)
+		p.buf = binary.LittleEndian.AppendUint32(p.buf, uint32(v))
+	default:
+		p.op(opLong1, 8)
+		p.buf = binary.LittleEndian.AppendUint64(p.buf, uint64(v))
+	}
+}
+
 func (p *pickler) float(v float64) {
 	p.op(opBinFloat)
 	p.buf = binary.BigEndian.AppendUint64(p.buf, math.Float64bits(v))

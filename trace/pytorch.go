@@ -1,6 +1,13 @@
 package trace
 
-import "io"
+import (
+	"cmp"
+	"io"
+	"strconv"
+)
+
+// nothingCompiled is what PyTorch writes where torch.compile was not at work.
+const nothingCompiled = "N/A"
 
 // WritePickle writes the snapshot as PyTorch's torch.cuda.memory._snapshot
 // does (pickle protocol 4), for memory_viz, _memory_viz.py and every other
@@ -15,25 +22,17 @@ func (s *Snapshot) WritePickle(w io.Writer) error {
 		p.list(len(s.Segments), func(i int) { p.segment(&s.Segments[i]) })
 		p.str("device_traces")
 		p.list(len(s.Traces), func(i int) {
-			trace := s.Traces[i]
-			p.list(len(trace), func(j int) { p.entry(&trace[j]) })
+			t := s.Traces[i]
+			p.list(t.Len(), func(j int) { p.entry(t.Entry(j)) })
 		})
-		p.str("allocator_settings")
-		p.settings(s.expandable())
+		if s.Settings.Known {
+			p.str("allocator_settings")
+			p.settings(&s.Settings)
+		}
 		p.str("external_annotations")
-		p.list(0, nil)
+		p.list(len(s.Annotations), func(i int) { p.annotation(&s.Annotations[i]) })
 	})
 	return p.close()
-}
-
-// expandable says whether a segment is made of mapped handles.
-func (s *Snapshot) expandable() bool {
-	for i := range s.Segments {
-		if s.Segments[i].Expandable {
-			return true
-		}
-	}
-	return false
 }
 
 func (p *pickler) segment(s *Segment) {
@@ -43,18 +42,17 @@ func (p *pickler) segment(s *Segment) {
 		kind = "small"
 	}
 	p.dict(func() {
-		p.item("device", uint64(s.Device))
+		p.signed("device", int64(s.Device))
 		p.item("address", s.Addr)
 		p.item("total_size", s.Size)
 		p.item("allocated_size", live)
 		p.item("active_size", active)
 		p.item("requested_size", requested)
-		p.item("stream", uint64(s.Stream))
+		p.signed("stream", int64(s.Stream))
 		p.text("segment_type", kind)
 		p.str("segment_pool_id")
-		p.op(opBinInt1, 0, opBinInt1, 0, opTuple2)
-		p.str("is_expandable")
-		p.bool(s.Expandable)
+		p.pool(s.Pool)
+		p.flag("is_expandable", s.Expandable)
 		p.stack(s.Stack)
 		p.str("blocks")
 		p.list(len(s.Blocks), func(i int) { p.block(&s.Blocks[i]) })
@@ -74,33 +72,68 @@ func (p *pickler) block(b *Block) {
 	})
 }
 
-func (p *pickler) entry(e *Entry) {
-	address, metadata := "addr", ""
+func (p *pickler) entry(e Entry) {
+	address, note := "addr", e.Note
 	if e.Action == OOM {
 		address = "device_free"
 	}
-	if e.Action.ofBlock() {
-		metadata = e.Purpose.String()
+	if e.Action.ofBlock() && note == "" {
+		note = e.Purpose.String()
 	}
 	p.dict(func() {
 		p.text("action", e.Action.String())
 		p.item(address, e.Addr)
 		p.item("size", e.Size)
-		p.item("stream", uint64(e.Stream))
-		p.item("time_us", uint64(e.TimeUS))
-		p.text("compile_context", "N/A")
-		p.text("user_metadata", metadata)
-		if e.Action.ofBlock() {
-			p.text("category", metadata)
+		p.signed("stream", int64(e.Stream))
+		p.signed("time_us", e.TimeUS)
+		p.text("compile_context", cmp.Or(e.Compiled, nothingCompiled))
+		p.text("user_metadata", note)
+		if e.Action.ofBlock() || e.Purpose != Other {
+			p.text("category", e.Purpose.String())
+		}
+		if e.Pool != (PoolID{}) {
+			p.str("pool_id")
+			p.pool(e.Pool)
 		}
 		p.stack(e.Stack)
 	})
+}
+
+func (p *pickler) annotation(a *Annotation) {
+	p.dict(func() {
+		stage := "END"
+		if a.Begin {
+			stage = "START"
+		}
+		p.text("stage", stage)
+		p.text("name", a.Name)
+		p.signed("device", int64(a.Device))
+		p.signed("time_us", a.TimeUS)
+	})
+}
+
+func (p *pickler) pool(id PoolID) {
+	p.uint(id[0])
+	p.uint(id[1])
+	p.op(opTuple2)
 }
 
 // item writes a key and a number.
 func (p *pickler) item(key string, v uint64) {
 	p.str(key)
 	p.uint(v)
+}
+
+// signed writes a key and a number that may be negative.
+func (p *pickler) signed(key string, v int64) {
+	p.str(key)
+	p.int(v)
+}
+
+// flag writes a key and a truth value.
+func (p *pickler) flag(key string, v bool) {
+	p.str(key)
+	p.bool(v)
 }
 
 // text writes a key and a string.
@@ -122,33 +155,30 @@ func (p *pickler) frame(f Frame) {
 	share(p, p.frames, f, func() {
 		p.dict(func() {
 			p.text("filename", f.File)
-			p.item("line", uint64(f.Line))
+			p.signed("line", int64(f.Line))
 			p.text("name", f.Func)
 		})
 	})
 }
 
-// settings writes what PyTorch writes for default settings, and whose file
-// this is.
-func (p *pickler) settings(expandable bool) {
+func (p *pickler) settings(s *Settings) {
 	p.dict(func() {
-		p.text("backend", "headroom")
-		p.text("PYTORCH_CUDA_ALLOC_CONF", "")
-		p.str("max_split_size")
-		p.op(opBinInt, 0xff, 0xff, 0xff, 0xff) // −1: no limit
-		p.str("garbage_collection_threshold")
-		p.float(0)
-		p.str("expandable_segments")
-		p.bool(expandable)
-		p.item("pinned_num_register_threads", 1)
-		for _, key := range [...]string{"release_lock_on_cudamalloc", "pinned_use_cuda_host_register", "graph_capture_record_stream_reuse"} {
-			p.str(key)
-			p.bool(false)
+		if s.Backend != "" {
+			p.text("backend", s.Backend)
 		}
+		p.text("PYTORCH_CUDA_ALLOC_CONF", s.Conf)
+		p.signed("max_split_size", s.MaxSplitSize)
+		p.str("garbage_collection_threshold")
+		p.float(s.GCThreshold)
+		p.flag("expandable_segments", s.Expandable)
+		p.item("pinned_num_register_threads", s.PinnedThreads)
+		p.flag("release_lock_on_cudamalloc", s.ReleaseLock)
+		p.flag("pinned_use_cuda_host_register", s.PinnedRegister)
+		p.flag("graph_capture_record_stream_reuse", s.GraphReuse)
 		p.str("roundup_power2_divisions")
 		p.dict(func() {
-			for _, key := range [...]string{"1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384", "32768"} {
-				p.item(key, 0)
+			for i, n := range s.RoundupDivisions {
+				p.item(strconv.Itoa(1<<i), n)
 			}
 		})
 	})

@@ -7,15 +7,15 @@ import "sync"
 type Recorder struct {
 	mu      sync.Mutex
 	limit   int
-	entries []Entry // in order; once the limit is reached a ring that starts at next
+	ring    Trace // in order; once the limit is reached a ring that starts at next
 	next    int
 	dropped uint64
 	stacks  Stacks
 }
 
 // NewRecorder gives a recorder that keeps the last limit events, or all of
-// them if limit is 0. An event takes about 80 bytes, each different stack 8
-// bytes a frame.
+// them if limit is 0. An event takes 40 bytes, each different stack 8 bytes
+// a frame.
 func NewRecorder(limit int) *Recorder { return &Recorder{limit: limit} }
 
 // Record keeps e.
@@ -23,24 +23,25 @@ func (r *Recorder) Record(e Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	entry := Entry{Event: e, Stack: r.stacks.Of(e.PCs)}
-	entry.PCs = nil
-	if r.limit == 0 || len(r.entries) < r.limit {
-		r.entries = append(r.entries, entry)
+	if r.limit == 0 || r.ring.Len() < r.limit {
+		r.ring.Append(entry)
 		return
 	}
-	r.entries[r.next] = entry
+	*r.ring.at(r.next) = r.ring.row(entry)
 	r.next = (r.next + 1) % r.limit
 	r.dropped++
 }
 
-// Entries gives a copy of the events kept, oldest first. To be consistent with
+// Trace gives a copy of the events kept, oldest first. To be consistent with
 // an allocator's segments, take both while nothing is allocated or freed.
-func (r *Recorder) Entries() []Entry {
+func (r *Recorder) Trace() *Trace {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := make([]Entry, 0, len(r.entries))
-	all = append(all, r.entries[r.next:]...)
-	return append(all, r.entries[:r.next]...)
+	all, n := new(Trace), r.ring.Len()
+	for i := range n {
+		all.Append(r.ring.Entry((r.next + i) % n))
+	}
+	return all
 }
 
 // Dropped gives the number of events that the limit pushed out.
@@ -54,5 +55,5 @@ func (r *Recorder) Dropped() uint64 {
 func (r *Recorder) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.entries, r.next, r.dropped, r.stacks = nil, 0, 0, Stacks{}
+	r.ring, r.next, r.dropped, r.stacks = Trace{}, 0, 0, Stacks{}
 }

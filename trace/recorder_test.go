@@ -23,7 +23,7 @@ func TestRecorderKeepsTheLast(t *testing.T) {
 				want = all[len(all)-limit:]
 			}
 			var got []uint64
-			for _, e := range r.Entries() {
+			for _, e := range r.Trace().All() {
 				got = append(got, e.Addr)
 			}
 			if !reflect.DeepEqual(got, want) || r.Dropped() != uint64(len(all)-len(want)) {
@@ -31,11 +31,11 @@ func TestRecorderKeepsTheLast(t *testing.T) {
 			}
 		}
 		r.Reset()
-		if len(r.Entries()) != 0 || r.Dropped() != 0 {
-			t.Errorf("limit %d: %d entries and %d dropped after Reset", limit, len(r.Entries()), r.Dropped())
+		if r.Trace().Len() != 0 || r.Dropped() != 0 {
+			t.Errorf("limit %d: %d entries and %d dropped after Reset", limit, r.Trace().Len(), r.Dropped())
 		}
 		r.Record(Event{Addr: 9})
-		if e := r.Entries(); len(e) != 1 || e[0].Addr != 9 {
+		if e := entries(r.Trace()); len(e) != 1 || e[0].Addr != 9 {
 			t.Errorf("limit %d: %v after Reset and one event", limit, e)
 		}
 	}
@@ -50,7 +50,7 @@ func TestStacksAreInterned(t *testing.T) {
 		record(r, buffer)
 	}
 	r.Record(Event{})
-	e := r.Entries()
+	e := entries(r.Trace())
 	if e[0].Stack == nil || e[0].Stack != e[1].Stack || e[1].Stack != e[2].Stack {
 		t.Error("three events of one call site have different stacks")
 	}
@@ -104,17 +104,17 @@ func TestRecorderConcurrently(t *testing.T) {
 			for i := range 500 {
 				r.Record(Event{Stream: g, Addr: uint64(i), PCs: []uintptr{uintptr(i % 5)}})
 				if i%50 == 0 {
-					r.Entries()
+					r.Trace()
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if n := uint64(len(r.Entries())) + r.Dropped(); n != 2000 {
+	if n := uint64(r.Trace().Len()) + r.Dropped(); n != 2000 {
 		t.Errorf("%d events kept and dropped, want 2000", n)
 	}
 	last := map[int]uint64{}
-	for _, e := range r.Entries() {
+	for _, e := range r.Trace().All() {
 		if e.Addr < last[e.Stream] {
 			t.Errorf("stream %d: event %d after %d", e.Stream, e.Addr, last[e.Stream])
 		}
@@ -132,10 +132,10 @@ func TestNames(t *testing.T) {
 		t.Errorf("purposes are %v", got)
 	}
 	got = nil
-	for a := range OOM + 2 {
+	for a := range Unknown + 2 {
 		got = append(got, a.String())
 	}
-	if strings.Join(got, " ") != "alloc free_requested free_completed segment_alloc segment_free segment_map segment_unmap oom Action(8)" {
+	if strings.Join(got, " ") != "alloc free_requested free_completed segment_alloc segment_free segment_map segment_unmap oom snapshot user_defined unknown Action(11)" {
 		t.Errorf("actions are %v", got)
 	}
 }

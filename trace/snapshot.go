@@ -35,6 +35,7 @@ type Segment struct {
 	Size       uint64
 	Small      bool   // holds small blocks only
 	Expandable bool   // made of handles mapped into a larger range of addresses
+	Pool       PoolID // of a PyTorch allocator
 	Stack      *Stack // where it was taken; nil if not recorded
 	Blocks     []Block
 }
@@ -56,16 +57,37 @@ func (s *Segment) sizes() (live, active, requested uint64) {
 	return live, active, requested
 }
 
-// Entry is an event as a snapshot holds it: with its stack, and PCs nil.
-type Entry struct {
-	Event
-	Stack *Stack
-	Pool  PoolID // of a PyTorch allocator
+// Annotation is a mark that the program set into the record: the begin or the
+// end of a named span, such as an optimizer's step.
+type Annotation struct {
+	Name   string
+	Begin  bool // the span begins here, and ends if false
+	Device int
+	TimeUS int64 // microseconds since 1970
+}
+
+// Settings are the settings of a PyTorch allocator as its snapshots tell them.
+type Settings struct {
+	Known            bool   // false: the file does not tell, and the rest is zero
+	Backend          string // whose allocator it was; empty in PyTorch's files
+	Conf             string // PYTORCH_CUDA_ALLOC_CONF as it was given
+	MaxSplitSize     int64  // bytes from which blocks are not split; -1 is no limit
+	GCThreshold      float64
+	Expandable       bool
+	RoundupDivisions [16]uint64 // by size: 1, 2, 4 … 32768 MiB and more; 0 is none
+	ReleaseLock      bool       // release_lock_on_cudamalloc
+	GraphReuse       bool       // graph_capture_record_stream_reuse
+	PinnedRegister   bool       // pinned_use_cuda_host_register
+	PinnedThreads    uint64     // pinned_num_register_threads
 }
 
 // Snapshot is the memory of one or more devices at one moment and the events
 // that led to it.
 type Snapshot struct {
-	Segments []Segment
-	Traces   [][]Entry // by device, oldest first
+	Segments    []Segment // of all devices
+	Traces      []*Trace  // by device, oldest first; none is nil
+	Settings    Settings
+	Annotations []Annotation // in the order of the file
+	Cut         error        // not nil: the file ended early, and this is what stood before its end
+	NoAddresses bool         // the file held no addresses: those here only tell blocks apart
 }

@@ -58,10 +58,13 @@ const (
 	SegmentMap                  // handles were mapped into a range
 	SegmentUnmap                // handles were unmapped from a range
 	OOM                         // a request failed
+	SnapshotTaken               // the program took a snapshot
+	UserDefined                 // the program said something: see Entry.Note
+	Unknown                     // an action that is not of this list
 )
 
 // actionNames are PyTorch's names of the actions.
-var actionNames = [...]string{"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom"}
+var actionNames = [...]string{"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom", "snapshot", "user_defined", "unknown"}
 
 // String gives PyTorch's name, such as "free_requested".
 func (a Action) String() string {

@@ -57,17 +57,21 @@ func unpickle(b []byte) (result any, err error) {
 			}
 		case 0x8a:
 			v := take(int(take(1)[0]))
-			if v[len(v)-1] >= 0x80 {
-				return nil, fmt.Errorf("negative LONG1 % x", v)
-			}
 			n := new(big.Int)
 			for i := len(v) - 1; i >= 0; i-- {
 				n.Or(n.Lsh(n, 8), big.NewInt(int64(v[i])))
 			}
-			if !n.IsUint64() {
+			if v[len(v)-1] >= 0x80 {
+				n.Sub(n, new(big.Int).Lsh(big.NewInt(1), uint(8*len(v))))
+			}
+			switch {
+			case n.IsUint64():
+				push(n.Uint64())
+			case n.IsInt64():
+				push(n.Int64())
+			default:
 				return nil, fmt.Errorf("%v is too large", n)
 			}
-			push(n.Uint64())
 		case 'G':
 			push(math.Float64frombits(binary.BigEndian.Uint64(take(8))))
 		case 0x88, 0x89:

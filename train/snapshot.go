@@ -30,6 +30,6 @@ func (r *Run) recorded(step func() (Result, error)) (Result, error) {
 	if err != nil {
 		return result, err
 	}
-	s := &trace.Snapshot{Segments: mem.Segments(), Traces: [][]trace.Entry{events.Entries()}}
+	s := &trace.Snapshot{Segments: mem.Segments(), Traces: []*trace.Trace{events.Trace()}, Settings: mem.Settings()}
 	return result, atomicfile.Write(filepath.Join(r.Dir, SnapshotFile), func(w io.Writer) error { return s.WritePickle(w) })
 }

@@ -1,0 +1,522 @@
+package trace
+
+import (
+	"cmp"
+	"iter"
+	"math"
+	"slices"
+	"strings"
+)
+
+// The keys of snapshots that are read. Their order is the one of keyNames.
+const (
+	keyAction = iota
+	keyAddr
+	keyDeviceFree
+	keySize
+	keyStream
+	keyTimeUS
+	keyFrames
+	keyCompileContext
+	keyUserMetadata
+	keyPoolID
+	keyCategory
+	keyFilename
+	keyLine
+	keyName
+	keyAddress
+	keyRequestedSize
+	keyState
+	keyHistory
+	keyRealSize
+	keyDevice
+	keyTotalSize
+	keySegmentType
+	keySegmentPoolID
+	keyIsExpandable
+	keyBlocks
+	keyStage
+	keyBackend
+	keyConf
+	keyMaxSplitSize
+	keyGCThreshold
+	keyExpandable
+	keyPinnedThreads
+	keyReleaseLock
+	keyPinnedRegister
+	keyGraphReuse
+	keyRoundup
+	keySegments
+	keyDeviceTraces
+	keySettings
+	keyAnnotations
+	keyDivision // "1", and after it "2", "4" … "32768"
+)
+
+// keyNames are the keys as they stand in files.
+var keyNames = [...]string{"action", "addr", "device_free", "size", "stream", "time_us", "frames", "compile_context", "user_metadata", "pool_id", "category",
+	"filename", "line", "name", "address", "requested_size", "state", "history", "real_size",
+	"device", "total_size", "segment_type", "segment_pool_id", "is_expandable", "blocks", "stage",
+	"backend", "PYTORCH_CUDA_ALLOC_CONF", "max_split_size", "garbage_collection_threshold", "expandable_segments", "pinned_num_register_threads",
+	"release_lock_on_cudamalloc", "pinned_use_cuda_host_register", "graph_capture_record_stream_reuse", "roundup_power2_divisions",
+	"segments", "device_traces", "allocator_settings", "external_annotations",
+	"1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384", "32768"}
+
+// rows are the tables that a file is read into.
+type rows struct {
+	*stackReader
+	strings   []string // the keys are the first
+	stringIDs map[string]uint32
+
+	stage       *Trace // events that no list has yet
+	traces      []*Trace
+	blocks      []blockRow
+	segments    []Segment
+	annotations []Annotation
+	histories   []historyRow
+	pools       []PoolID
+	poolIDs     map[PoolID]uint64
+	lists       [][]value
+	numbers     []value
+	settings    Settings
+	divisions   [16]uint64
+	root        value
+}
+
+// blockRow is a block. The oldest files do not say where it is.
+type blockRow struct {
+	Block
+	placed bool
+}
+
+// historyRow is an allocation as old files note it at a block.
+type historyRow struct {
+	size  uint64
+	stack uint32
+}
+
+func newRows() *rows {
+	r := &rows{stackReader: newStackReader(), stringIDs: make(map[string]uint32), poolIDs: make(map[PoolID]uint64)}
+	r.stage = r.newTrace()
+	for _, name := range keyNames {
+		r.intern([]byte(name))
+	}
+	return r
+}
+
+// intern gives equal strings one number.
+func (r *rows) intern(b []byte) uint32 {
+	id, known := r.stringIDs[string(b)]
+	if !known {
+		s := strings.ToValidUTF8(string(b), "\uFFFD")
+		id = uint32(len(r.strings))
+		r.strings = append(r.strings, s)
+		r.stringIDs[string(b)] = id
+	}
+	return id
+}
+
+// string gives a value's text, empty if it is none.
+func (r *rows) string(v value) string {
+	if v.kind != kindText {
+		return ""
+	}
+	return r.strings[v.n]
+}
+
+// uint gives a value's number. Negative ones are addresses and sizes that
+// PyTorch wrote with a sign.
+func (v value) uint() uint64 {
+	switch {
+	case v.kind == kindInt || v.kind == kindUint || v.kind == kindBool:
+		return v.n
+	case v.kind != kindFloat:
+		return 0
+	}
+	switch f := math.Float64frombits(v.n); {
+	case f >= 1<<64:
+		return math.MaxUint64
+	case f > 0:
+		return uint64(f)
+	}
+	return 0
+}
+
+// int gives a value's number with its sign. Numbers from 2⁶³ on are streams
+// that are pointers: they come back from uint64 as they were.
+func (v value) int() int64 { return int64(v.uint()) }
+
+// float gives a value's number.
+func (v value) float() float64 {
+	switch v.kind {
+	case kindFloat:
+		return math.Float64frombits(v.n)
+	case kindInt:
+		return float64(int64(v.n))
+	}
+	return float64(v.uint())
+}
+
+// isKey says whether a value is one of keyNames.
+func (v value) isKey() bool { return v.kind == kindText && v.n < uint64(len(keyNames)) }
+
+// known gives the keys of a dictionary that are in keyNames, with their values.
+func known(items []value) iter.Seq2[uint64, value] {
+	return func(yield func(uint64, value) bool) {
+		for i := 0; i+1 < len(items); i += 2 {
+			if k := items[i]; k.isKey() && !yield(k.n, items[i+1]) {
+				return
+			}
+		}
+	}
+}
+
+// row makes a dictionary a row of the table that its keys tell, and gives the
+// row. It is kindOther if they tell none, or the outermost dictionary.
+func (r *rows) row(items []value) value {
+	var keys uint64
+	for key := range known(items) {
+		keys |= 1 << key
+	}
+	has := func(key int) bool { return keys>>key&1 != 0 }
+	switch {
+	case has(keySegments), has(keyDeviceTraces):
+		return value{}
+	case has(keyAction):
+		return r.event(items)
+	case has(keyFilename), has(keyLine) && has(keyName):
+		return r.frame(items)
+	case has(keyBlocks), has(keyTotalSize):
+		return r.segment(items)
+	case has(keyState):
+		return r.block(items)
+	case has(keyRealSize):
+		return r.history(items)
+	case has(keyStage):
+		return r.annotation(items)
+	case has(keyRoundup), has(keyMaxSplitSize), has(keyConf):
+		return r.setting(items)
+	case keys>>keyDivision != 0:
+		return r.division(items)
+	}
+	return value{}
+}
+
+// event appends to the stage.
+func (r *rows) event(items []value) value {
+	var e row
+	var o origin
+	var category string
+	e.action = Unknown
+	for key, v := range known(items) {
+		switch key {
+		case keyAction:
+			e.action = actionOf(r.string(v))
+		case keyAddr, keyDeviceFree:
+			e.addr = v.uint()
+		case keySize:
+			e.size = v.uint()
+		case keyStream:
+			o.stream = int(v.int())
+		case keyTimeUS:
+			e.timeUS = v.int()
+		case keyFrames:
+			e.stack = stackOf(v)
+		case keyCompileContext:
+			o.compiled = r.string(v)
+		case keyUserMetadata:
+			o.note = r.string(v)
+		case keyPoolID:
+			o.pool = r.pool(v)
+		case keyCategory:
+			category = r.string(v)
+		}
+	}
+	e.purpose = purposeOf(category)
+	if o.compiled == nothingCompiled {
+		o.compiled = ""
+	}
+	if o.note == e.purpose.String() { // ours
+		o.note = ""
+	}
+	e.origin = r.shared.originID(o)
+	r.stage.add(e)
+	return value{kindEvent, uint64(r.stage.Len()-1)<<32 | 1}
+}
+
+// actionOf gives the action of PyTorch's name.
+func actionOf(name string) Action {
+	for a, n := range actionNames {
+		if n == name {
+			return Action(a)
+		}
+	}
+	if name == "free" {
+		return FreeCompleted
+	}
+	return Unknown
+}
+
+// purposeOf gives the purpose of our own names and of the categories of
+// PyTorch's profiler.
+func purposeOf(category string) Purpose {
+	if category == "" {
+		return Other
+	}
+	category = strings.ToLower(category)
+	if category == "temporary" {
+		return Workspace
+	}
+	return Purpose(max(0, slices.Index(purposeNames[:], category)))
+}
+
+// stackOf gives the index of the stack of the key "frames".
+func stackOf(v value) uint32 {
+	if v.kind != kindStack {
+		return 0
+	}
+	return uint32(v.n)
+}
+
+// pool gives a pool's name, the default pool if the value is none.
+func (r *rows) pool(v value) PoolID {
+	if v.kind != kindPool {
+		return PoolID{}
+	}
+	return r.pools[v.n]
+}
+
+func (r *rows) frame(items []value) value {
+	var f Frame
+	for key, v := range known(items) {
+		switch key {
+		case keyFilename:
+			f.File = r.string(v)
+		case keyLine:
+			f.Line = int(v.int())
+		case keyName:
+			f.Func = r.string(v)
+		}
+	}
+	return value{kindFrame, uint64(r.frames.id(f))}
+}
+
+func (r *rows) block(items []value) value {
+	var b blockRow
+	var past historyRow
+	asked := false
+	for key, v := range known(items) {
+		switch key {
+		case keyAddress:
+			b.Addr, b.placed = v.uint(), true
+		case keySize:
+			b.Size = v.uint()
+		case keyRequestedSize:
+			b.Requested, asked = v.uint(), true
+		case keyState:
+			b.State = stateOf(r.string(v))
+		case keyFrames:
+			b.Stack = r.shared.stacks[stackOf(v)]
+		case keyCategory:
+			b.Purpose = purposeOf(r.string(v))
+		case keyHistory:
+			past = r.lastOf(v)
+		}
+	}
+	if b.Stack == nil {
+		b.Stack = r.shared.stacks[past.stack]
+	}
+	switch {
+	case b.State == Free: // PyTorch leaves there what was asked for last
+		b.Requested = 0
+	case !asked:
+		b.Requested = cmp.Or(past.size, b.Size)
+	}
+	r.blocks = append(r.blocks, b)
+	return value{kindBlock, uint64(len(r.blocks) - 1)}
+}
+
+// lastOf gives the last allocation of a block's history, which stands first.
+func (r *rows) lastOf(v value) historyRow {
+	if v.kind == kindList && r.lists[v.n][0].kind == kindHistory {
+		return r.histories[r.lists[v.n][0].n]
+	}
+	return historyRow{}
+}
+
+// stateOf gives the state of PyTorch's name.
+func stateOf(name string) State {
+	switch name {
+	case "inactive":
+		return Free
+	case "active_pending_free", "active_awaiting_free":
+		return Pending
+	}
+	return Live
+}
+
+func (r *rows) history(items []value) value {
+	var h historyRow
+	for key, v := range known(items) {
+		switch key {
+		case keyRealSize:
+			h.size = v.uint()
+		case keyFrames:
+			h.stack = stackOf(v)
+		}
+	}
+	r.histories = append(r.histories, h)
+	return value{kindHistory, uint64(len(r.histories) - 1)}
+}
+
+func (r *rows) segment(items []value) value {
+	var s Segment
+	var blocks value
+	for key, v := range known(items) {
+		switch key {
+		case keyDevice:
+			s.Device = int(v.int())
+		case keyAddress:
+			s.Addr = v.uint()
+		case keyTotalSize:
+			s.Size = v.uint()
+		case keyStream:
+			s.Stream = int(v.int())
+		case keySegmentType:
+			s.Small = r.string(v) == "small"
+		case keySegmentPoolID:
+			s.Pool = r.pool(v)
+		case keyIsExpandable:
+			s.Expandable = v.uint() != 0
+		case keyFrames:
+			s.Stack = r.shared.stacks[stackOf(v)]
+		case keyBlocks:
+			blocks = v
+		}
+	}
+	s.Blocks = r.blocksOf(blocks, s.Addr)
+	r.segments = append(r.segments, s)
+	return value{kindSegment, uint64(len(r.segments) - 1)}
+}
+
+// blocksOf gives the blocks of the segment at addr. Where a file does not say
+// where a block is, it follows the one before.
+func (r *rows) blocksOf(v value, addr uint64) []Block {
+	var blocks []Block
+	for _, v := range r.elements(v, kindBlock) {
+		b := r.blocks[v.n]
+		if !b.placed {
+			b.Addr = addr
+		}
+		addr = b.Addr + b.Size
+		blocks = append(blocks, b.Block)
+	}
+	return blocks
+}
+
+func (r *rows) annotation(items []value) value {
+	var a Annotation
+	for key, v := range known(items) {
+		switch key {
+		case keyName:
+			a.Name = r.string(v)
+		case keyStage:
+			a.Begin = r.string(v) == "START"
+		case keyDevice:
+			a.Device = int(v.int())
+		case keyTimeUS:
+			a.TimeUS = v.int()
+		}
+	}
+	r.annotations = append(r.annotations, a)
+	return value{kindAnnotation, uint64(len(r.annotations) - 1)}
+}
+
+func (r *rows) setting(items []value) value {
+	s := Settings{Known: true, MaxSplitSize: -1}
+	for key, v := range known(items) {
+		switch key {
+		case keyBackend:
+			s.Backend = r.string(v)
+		case keyConf:
+			s.Conf = r.string(v)
+		case keyMaxSplitSize:
+			s.MaxSplitSize = v.int()
+		case keyGCThreshold:
+			s.GCThreshold = v.float()
+		case keyExpandable:
+			s.Expandable = v.uint() != 0
+		case keyPinnedThreads:
+			s.PinnedThreads = v.uint()
+		case keyReleaseLock:
+			s.ReleaseLock = v.uint() != 0
+		case keyPinnedRegister:
+			s.PinnedRegister = v.uint() != 0
+		case keyGraphReuse:
+			s.GraphReuse = v.uint() != 0
+		case keyRoundup:
+			if v.kind == kindDivisions {
+				s.RoundupDivisions = r.divisions
+			}
+		}
+	}
+	r.settings = s
+	return value{kind: kindSettings}
+}
+
+func (r *rows) division(items []value) value {
+	r.divisions = [16]uint64{}
+	for key, v := range known(items) {
+		if key >= keyDivision {
+			r.divisions[key-keyDivision] = v.uint()
+		}
+	}
+	return value{kind: kindDivisions}
+}
+
+// list makes a filled list a value: a trace, a stack, a pool, or a list of rows.
+func (r *rows) list(o *object) value {
+	switch {
+	case o.trace != nil:
+		r.traces = append(r.traces, o.trace)
+		return value{kindTrace, uint64(len(r.traces) - 1)}
+	case len(o.items) == 0:
+		return value{kind: kindStack} // of no frames; as good as an empty list of anything else
+	case o.items[0].kind == kindFrame:
+		return value{kindStack, uint64(r.stackOfFrames(o.items))}
+	case len(o.items) == 2 && o.items[0].kind >= kindInt && o.items[1].kind >= kindInt:
+		return r.poolValue(PoolID{o.items[0].uint(), o.items[1].uint()})
+	}
+	r.lists = append(r.lists, slices.Clone(o.items))
+	return value{kindList, uint64(len(r.lists) - 1)}
+}
+
+// stackOfFrames gives the index of the stack of the frames in items.
+func (r *rows) stackOfFrames(items []value) uint32 {
+	r.key = r.key[:0]
+	for _, v := range items {
+		if v.kind == kindFrame {
+			r.keyFrame(uint32(v.n))
+		}
+	}
+	return r.stack()
+}
+
+func (r *rows) poolValue(p PoolID) value {
+	id, known := r.poolIDs[p]
+	if !known {
+		id = uint64(len(r.pools))
+		r.pools = append(r.pools, p)
+		r.poolIDs[p] = id
+	}
+	return value{kindPool, id}
+}
+
+// elements gives the elements of a list that are of one kind.
+func (r *rows) elements(v value, k kind) []value {
+	if v.kind != kindList {
+		return nil
+	}
+	of := r.lists[v.n]
+	return slices.DeleteFunc(slices.Clone(of), func(v value) bool { return v.kind != k })
+}
