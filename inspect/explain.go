@@ -1,0 +1,217 @@
+package inspect
+
+import (
+	"fmt"
+
+	"github.com/headroom-go/headroom/internal/size"
+	"github.com/headroom-go/headroom/trace"
+)
+
+// How a snapshot is explained. The moment that counts is the last
+// out-of-memory event or, without one, the peak: what a file shows at its end
+// is what was left when it was written, often after the error was caught. At
+// that moment what lives is split by purpose and by call site, and compared
+// from step to step for what grows; what is reserved beside is split by why it
+// is there. Then, in this order:
+//
+//	LEAK           a call site grows in every step, and holds a good part
+//	LIMIT          the device had room, so something else forbade to take it
+//	FRAGMENTATION  the bytes were there, in pieces
+//	TIGHT          they were there, but hardly more
+//	CAPACITY       they were not
+//	HEALTHY        nothing failed and nothing grows
+//
+// What other settings would have done is not guessed: the trace is replayed
+// under them.
+
+// ExplainSnapshot explains the device of s that ran out of memory or, where
+// none did, the one with the highest peak.
+func ExplainSnapshot(s *trace.Snapshot) (*Report, error) {
+	worst, err := worstOf(s)
+	if err != nil {
+		return nil, err
+	}
+	return worst.report(), nil
+}
+
+// devices is the number of devices that segments name.
+func devices(s *trace.Snapshot) int {
+	const limit = 1 << 10 // more than any machine has
+	n := 0
+	for _, g := range s.Segments {
+		n = max(n, g.Device+1)
+	}
+	return min(n, limit)
+}
+
+// evidence is what a report on one device rests on. Live bytes are those of
+// blocks, as they were rounded.
+type evidence struct {
+	h     *History
+	oom   int   // event, or −1
+	state State // at the moment that counts
+	beside
+
+	live, reserved uint64
+	leases         []*Lease // that live at the moment
+	sites          *sites
+	purposes       *purposes
+}
+
+func examine(h *History) *evidence {
+	e := &evidence{h: h, oom: lastOOM(h), sites: newSites(), purposes: newPurposes(h)}
+	moment := h.Peak()
+	if e.oom >= 0 {
+		moment = e.oom
+	}
+	e.state = h.At(moment)
+	for _, k := range h.LiveAt(moment) {
+		if l := &h.Leases[k]; l.stateAt(moment) == trace.Live {
+			e.leases = append(e.leases, l)
+		}
+	}
+	e.beside = besideOf(e.state.Segments)
+	for _, s := range e.state.Segments {
+		e.reserved += s.Size
+		for _, b := range s.Blocks {
+			if b.State == trace.Live {
+				e.live += b.Size
+			}
+		}
+	}
+	for _, b := range e.state.Stray {
+		e.live += b.Size
+	}
+	return e
+}
+
+// lastOOM is the event of the last failed request, or −1.
+func lastOOM(h *History) int {
+	for i := h.Len() - 1; i >= 0; i-- {
+		if h.Event(i).Action == trace.OOM {
+			return i
+		}
+	}
+	return -1
+}
+
+func (e *evidence) worse(than *evidence) bool {
+	if (e.oom >= 0) != (than.oom >= 0) {
+		return e.oom >= 0
+	}
+	return e.live > than.live
+}
+
+func (e *evidence) report() *Report {
+	r := &Report{Kind: KindSnapshot, Framework: "PyTorch", Device: fmt.Sprintf("GPU %d", e.h.device), AllocatedBytes: &e.live, ReservedBytes: &e.reserved}
+	cached := e.reserved - min(e.reserved, e.live+e.pending)
+	r.CachedBytes = &cached
+	ends, by := e.h.steps()
+	growth := growing(e.h.Leases, ends, func(l *Lease) Site { return e.sites.site(l.Stack) })
+	e.causes(r, growth, by)
+	e.judge(r, growth)
+	e.whatIf(r)
+	if cut := e.h.snapshot.Cut; cut != nil {
+		r.Unhelpful = append(r.Unhelpful, "the file is cut, so that what it says of its end is missing: "+cut.Error())
+	}
+	return r
+}
+
+// topSites is how many call sites a report names.
+const topSites = 6
+
+// causes lists what holds the memory: by purpose, by call site, what grows,
+// and what is reserved beside.
+func (e *evidence) causes(r *Report, growth []Growth, by string) {
+	add := func(what string, bytes uint64, where string, args ...any) {
+		if bytes > 0 {
+			r.Causes = append(r.Causes, Cause{What: what, Bytes: bytes, Where: fmt.Sprintf(where, args...)})
+		}
+	}
+	for _, s := range shares(e.leases, func(l *Lease) string { return e.purposes.of(l).String() }) {
+		add(s.What, s.Bytes, "%d blocks", s.Count)
+	}
+	for _, s := range first(topSites, shares(e.leases, func(l *Lease) string { return e.sites.site(l.Stack).String() })) {
+		add("call site", s.Bytes, "%s, %d blocks", s.What, s.Count)
+	}
+	for _, g := range first(topSites, growth) {
+		add("grows", g.Bytes, "%s: %s and %d blocks more each step, over %d steps (by %s)", g.Site, size.Format(g.PerStepBytes), g.PerStepCount, g.Steps, by)
+	}
+	add("pending", e.pending, "freed by the program, in use by queued work on other streams")
+	add("rounding", e.rounding, "blocks are larger than what was asked for")
+	add("free segments", e.whole, "%d segments with nothing in them, which empty_cache() would give back", e.wholes)
+	add("holes", e.holes, "%d free pieces between blocks in use", e.pieces)
+	if b := e.before; e.hole > 0 {
+		add("largest hole", e.hole, "pinned by %s", e.sites.site(b.Stack))
+	}
+	if e.oom >= 0 {
+		return
+	}
+	for _, s := range first(3, e.leftover()) {
+		add("cache left over", s.Bytes, "free at the end, in %d segments that were taken for %s", s.Count, s.What)
+	}
+}
+
+func first[T any](n int, list []T) []T { return list[:min(n, len(list))] }
+
+// leftover is the free memory at the end of the trace, by the call site that
+// its segments were taken for: what another phase of the job left.
+func (e *evidence) leftover() []Share {
+	var free []*Lease
+	for _, s := range e.h.At(e.h.Len()).Segments {
+		l := &Lease{Stack: s.Stack}
+		for _, b := range s.Blocks {
+			if b.State == trace.Free {
+				l.Size += b.Size
+			}
+		}
+		if l.Size > 0 && s.Stack != nil {
+			free = append(free, l)
+		}
+	}
+	return shares(free, func(l *Lease) string { return e.sites.site(l.Stack).String() })
+}
+
+// beside is what is reserved and not asked for by live blocks, by why.
+type beside struct {
+	pending, rounding uint64
+	whole, holes      uint64 // bytes in segments with nothing in them, and between blocks
+	wholes, pieces    int
+	hole              uint64      // the largest hole
+	before            trace.Block // the block in use beside it
+}
+
+func besideOf(segments []trace.Segment) beside {
+	var b beside
+	for _, s := range segments {
+		if len(s.Blocks) == 1 && s.Blocks[0].State == trace.Free {
+			b.whole += s.Size
+			b.wholes++
+			continue
+		}
+		for i, k := range s.Blocks {
+			switch k.State {
+			case trace.Free:
+				b.addHole(s.Blocks, i)
+			case trace.Pending:
+				b.pending += k.Size
+			default:
+				b.rounding += k.Size - min(k.Size, k.Requested)
+			}
+		}
+	}
+	return b
+}
+
+func (b *beside) addHole(blocks []trace.Block, i int) {
+	b.holes += blocks[i].Size
+	b.pieces++
+	if blocks[i].Size > b.hole {
+		b.hole = blocks[i].Size
+		if i == 0 {
+			b.before = blocks[1]
+		} else {
+			b.before = blocks[i-1]
+		}
+	}
+}

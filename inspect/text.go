@@ -1,0 +1,215 @@
+// How an error text is explained
+//
+// A text is whatever somebody pastes: one message, a traceback, a whole log. It
+// passes through these stages, each in a file of its own:
+//
+//	text
+//	 │ text_clean.go     excerpt: at most 256 KiB of it, around key words;
+//	 │                   layout: its lines, joined into one text per rank
+//	 │ text_wordings.go  the table of wordings: who writes what, and which figure
+//	 │                   each number is (text_size.go) → a message
+//	 │ text_figures.go   what follows from its figures
+//	 │ text_rules.go     the rules, in their order: figures → verdict
+//	 │ text_words.go     the tables of sentences: verdict and figures → summary,
+//	 ▼ text_report.go    causes, actions, what will not help
+//	Report
+//
+// A text often holds several messages. The table of wordings stands in the order
+// of how much a message tells (a failed request with its figures before a library
+// that could not start before a warning), the first wording that occurs is taken,
+// and of its messages the one with the most figures, then the first.
+//
+// Everything is driven by tables, so that a new wording or a new piece of advice
+// is a new row. Nothing of the text but numbers enters the report.
+
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf16"
+)
+
+// ErrNoMessage is returned when a text holds no out-of-memory or related
+// message that ExplainText knows.
+var ErrNoMessage = errors.New("no memory error found")
+
+// ExplainText finds the message about memory in text, of any framework that it
+// knows, and explains it. Text may be a single line or a long log, cut or broken
+// into lines; of a log, the first and the last 32 MiB are searched and 256 KiB
+// around key words are read. The error wraps ErrNoMessage when there is none and
+// says what the text looks like.
+func ExplainText(text string) (*Report, error) {
+	lines := newLayout(excerpt(decode(text)))
+	m := bestMessage(lines.streams(false))
+	if unwrapped := bestMessage(lines.streams(true)); unwrapped.repairs(m, lines.wrapped()) {
+		m = unwrapped
+	}
+	if m == nil {
+		return nil, noMessage(text)
+	}
+	verdict := m.wording.judge(m)
+	return m.report(verdict), nil
+}
+
+// IsErrorText reports whether b is a text with a message that ExplainText may
+// know, rather than a snapshot or another binary file. It looks at the first
+// and the last few MiB.
+func IsErrorText(b []byte) bool {
+	const enough = 4 << 20
+	head, tail := decode(string(b[:min(len(b), enough)])), decode(string(b[max(0, len(b)-enough):]))
+	if binary(head) {
+		return false
+	}
+	return slices.ContainsFunc(allKeys(), func(key string) bool {
+		return strings.Contains(head, key) || strings.Contains(tail, key)
+	})
+}
+
+// binary recognises pickles, compressed files and others that are no text.
+func binary(text string) bool {
+	for _, magic := range []string{"\x80", "\x1f\x8b", "\x28\xb5\x2f\xfd"} {
+		if strings.HasPrefix(text, magic) {
+			return true
+		}
+	}
+	return strings.IndexByte(text[:min(len(text), 1024)], 0) >= 0
+}
+
+// decode turns UTF-16, which Windows shells write, into UTF-8.
+func decode(text string) string {
+	if !strings.HasPrefix(text, "\xff\xfe") {
+		return text
+	}
+	units := make([]uint16, 0, len(text)/2)
+	for i := 2; i+1 < len(text); i += 2 {
+		units = append(units, uint16(text[i])|uint16(text[i+1])<<8)
+	}
+	return string(utf16.Decode(units))
+}
+
+// noMessage is the error for a text without a known message.
+func noMessage(text string) error {
+	head := strings.ToLower(text[:min(len(text), 512)])
+	switch {
+	case strings.TrimSpace(head) == "":
+		return fmt.Errorf("%w: the text is empty; paste the whole error message", ErrNoMessage)
+	case strings.Contains(head, "<html") || strings.Contains(head, "<!doctype"):
+		return fmt.Errorf("%w: this is an HTML page; copy the error message out of it", ErrNoMessage)
+	case binary(text):
+		return fmt.Errorf("%w: these are %d bytes of binary data, not a text", ErrNoMessage, len(text))
+	}
+	return fmt.Errorf("%w in %d bytes of text; paste the line that says out of memory, whole, "+
+		"with the lines around it", ErrNoMessage, len(text))
+}
+
+// message is one message found in a text.
+type message struct {
+	wording *wording
+	rank    int    // of the wording in the table
+	text    string // the message and no other of its wording
+	context string // all that was written around it
+	figures amounts
+	device  string
+	others  []process         // memory that the message says processes hold
+	tags    []string          // what the rules and the sentences choose by
+	words   map[string]string // values for sentences that are not bytes
+	count   int               // messages of this wording in the text
+	devices []string          // of all of them
+}
+
+// process is memory held by a process, by the message.
+type process struct {
+	pid   string
+	bytes uint64
+}
+
+// tells reports whether m says more than o: it is of a wording further up in
+// the table, or has more figures and names.
+func (m *message) tells(o *message) bool {
+	switch {
+	case m == nil || o == nil:
+		return o == nil && m != nil
+	case m.rank != o.rank:
+		return m.rank < o.rank
+	}
+	return m.details() > o.details()
+}
+
+// repairs reports whether m, read from the text as if lines of it had been cut
+// in two, is to be preferred to o, read with a blank at each line break. Where
+// both say as much, the likely one is.
+func (m *message) repairs(o *message, likely bool) bool {
+	switch {
+	case m == nil || o == nil:
+		return m != nil
+	case m.details() != o.details():
+		return m.details() > o.details()
+	}
+	return m.rank < o.rank || m.rank == o.rank && likely
+}
+
+// details counts what is known from m.
+func (m *message) details() int {
+	n := len(m.figures) + len(m.others) + len(m.tags) + len(m.words)
+	if m.device != "" {
+		n++
+	}
+	return n
+}
+
+// bestMessage is the message that tells most, nil when there is none.
+func bestMessage(texts []string) *message {
+	var best *message
+	count, devices := 0, []string(nil)
+	for _, text := range texts {
+		m := firstWording(text)
+		if m == nil {
+			continue
+		}
+		if best == nil || m.rank < best.rank {
+			count, devices = 0, nil
+		}
+		if best == nil || m.rank <= best.rank {
+			count, devices = count+m.count, append(devices, m.devices...)
+		}
+		if m.tells(best) {
+			best = m
+		}
+	}
+	if best != nil {
+		best.count, best.devices = count, devices
+	}
+	return best
+}
+
+// firstWording is the best message of the first wording that text holds.
+func firstWording(text string) *message {
+	table := wordings()
+	for rank := range table {
+		w := &table[rank]
+		if !slices.ContainsFunc(w.keys, func(key string) bool { return strings.Contains(text, key) }) {
+			continue
+		}
+		var best *message
+		parts := w.parts(text)
+		var devices []string
+		for _, part := range parts {
+			m := w.read(part, rank)
+			m.context = text
+			if m.device != "" && !slices.Contains(devices, m.device) {
+				devices = append(devices, m.device)
+			}
+			if m.tells(best) {
+				best = m
+			}
+		}
+		if best != nil {
+			best.count, best.devices = len(parts), devices
+			return best
+		}
+	}
+	return nil
+}
