@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/headroom-go/headroom/alloc"
+	"github.com/headroom-go/headroom/inspect"
 )
 
 var update = flag.Bool("update", false, "rewrite the generated documents")
@@ -16,7 +17,7 @@ var update = flag.Bool("update", false, "rewrite the generated documents")
 // TestGeneratedDocs compares the pages in docs/ that come from the program
 // with what the program says now.
 func TestGeneratedDocs(t *testing.T) {
-	for name, text := range map[string]string{"commands.md": commandsPage(t), "statistics.md": statisticsPage()} {
+	for name, text := range map[string]string{"commands.md": commandsPage(t), "statistics.md": statisticsPage(), "verdicts.md": verdictsPage()} {
 		path := filepath.Join("../../docs", name)
 		if *update {
 			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
@@ -33,12 +34,21 @@ func TestGeneratedDocs(t *testing.T) {
 func commandsPage(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString("# Commands\n\nWhat `--help` says. Sizes are written like `256MiB` or `1.5GiB`.\n")
-	for _, command := range []string{"train", "plan", "doctor"} {
+	for _, command := range []string{"train", "plan", "explain", "replay", "diff", "check", "doctor"} {
 		status, help, stderr := headroom(command, "--help")
 		if status != 0 {
 			t.Fatal(stderr)
 		}
 		fmt.Fprintf(&b, "\n## headroom %s\n\n```\n%s```\n", command, help)
+	}
+	return b.String()
+}
+
+func verdictsPage() string {
+	var b strings.Builder
+	b.WriteString("# Verdicts\n\nWhat `headroom explain` says, and what it means.\n\n| verdict | meaning |\n|---|---|\n")
+	for _, v := range inspect.Verdicts() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", v.Verdict, v.Meaning)
 	}
 	return b.String()
 }

@@ -63,7 +63,7 @@ func rootCommand(stdout, stderr io.Writer) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w: %s --help lists the flags", err, cmd.CommandPath())
 	})
-	root.AddCommand(trainCommand(), planCommand(), doctorCommand())
+	root.AddCommand(trainCommand(), planCommand(), explainCommand(), replayCommand(), diffCommand(), checkCommand(), doctorCommand())
 	return root
 }
 

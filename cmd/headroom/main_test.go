@@ -222,7 +222,10 @@ func TestREADME(t *testing.T) {
 	}
 	runs := t.TempDir()
 	for _, c := range commands {
-		args := strings.Fields(strings.ReplaceAll(c[1], "runs/", runs+"/"))
+		var args []string
+		for _, word := range regexp.MustCompile(`'[^']*'|\S+`).FindAllString(strings.ReplaceAll(c[1], "runs/", runs+"/"), -1) {
+			args = append(args, strings.Trim(word, "'"))
+		}
 		if args[0] == "train" && !strings.Contains(c[1], "--resume") {
 			args = append(args, "--steps", "1")
 		}
