@@ -127,9 +127,6 @@ func (b *backward) strip(t, i, rows, key, seen int, k, v, kt *panel) {
 
 // row turns scores into P and dP into dS for query t. From valid on keys are masked.
 func (b *backward) row(t int, p, ds []float32, valid int) {
-	if b.lse[t] == minusInf {
-		valid = 0
-	}
 	expShift(p[:valid], p[:valid], b.lse[t])
 	vecSoftmaxGrad(ds[:valid], ds[:valid], p[:valid], b.delta[t])
 	clear(p[valid:])

@@ -9,7 +9,7 @@ import (
 func (kn *microKernel) attentionForward(l *device.Launch, w *device.Workers) {
 	a := loadAttention(l)
 	size := even(a.T, queryChunk, queryBlock)
-	chunks := (a.T + size - 1) / size
+	chunks := ceilDiv(a.T, size)
 	w.For(a.Batch*a.Heads*chunks, 1, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			room := loans{w: w}

@@ -135,9 +135,8 @@ func TestAttentionOracle(t *testing.T) {
 // attentionCase is an attention with its operands in Go memory.
 type attentionCase struct {
 	Attention
-	AttentionGrads
-	q, k, v, o, lse       *array
-	do, dq, dk, dv, delta *array
+	part            int // elements from Q to K and from K to V in one array; 0 if they have an array each
+	q, k, v, o, lse *array
 }
 
 // strides lays out Batch×Heads×rows×D in one of two orders, with gaps.
@@ -157,10 +156,6 @@ func (a *Attention) strides(r *rand.Rand, rows, gap int) (stride [3]int, size in
 	return stride, (a.Batch-1)*stride[0] + (a.Heads-1)*stride[1] + (rows-1)*stride[2] + a.D
 }
 
-func index(a *Attention, stride [3]int, head, row, d int) int {
-	return head/a.Heads*stride[0] + head%a.Heads*stride[1] + row*stride[2] + d
-}
-
 // newAttentionCase lays out the operands of a at random, with gaps.
 func newAttentionCase(t *testing.T, r *rand.Rand, a Attention, gap int) (*testCase, *attentionCase) {
 	c := &testCase{t: t}
@@ -170,71 +165,138 @@ func newAttentionCase(t *testing.T, r *rand.Rand, a Attention, gap int) (*testCa
 	x.KStride, n[1] = a.strides(r, a.S, gap)
 	x.VStride, n[2] = a.strides(r, a.S, gap)
 	x.OStride, n[3] = a.strides(r, a.T, gap)
-	x.q, x.k, x.v = c.input(randoms(r, n[0])), c.input(randoms(r, n[1])), c.input(randoms(r, n[2]))
-	x.o, x.lse = c.output(n[3]), c.output(a.Batch*a.Heads*a.T)
-	x.addresses()
+	x.operands(c, r, n[0], n[1], n[2], n[3])
 	return c, x
+}
+
+// newPackedCase reads Q, K and V from one projection [Batch, T, 3, Heads, D].
+func newPackedCase(t *testing.T, r *rand.Rand, a Attention) (*testCase, *attentionCase) {
+	c := &testCase{t: t}
+	x := &attentionCase{Attention: a, part: a.Heads * a.D}
+	row := 3 * x.part
+	x.QStride = [3]int{a.T * row, a.D, row}
+	x.KStride, x.VStride = x.QStride, x.QStride
+	x.OStride = [3]int{a.T * x.part, a.D, x.part}
+	x.operands(c, r, a.Batch*a.T*row, 0, 0, a.Batch*a.T*x.part)
+	return c, x
+}
+
+// operands makes arrays of these sizes.
+func (x *attentionCase) operands(c *testCase, r *rand.Rand, q, k, v, o int) {
+	sizes := []int{q, k, v}
+	x.q, x.k, x.v = x.three(func(i int) *array { return c.input(randoms(r, sizes[i])) })
+	x.o, x.lse = c.output(o), c.output(x.Batch*x.Heads*x.T)
+	x.addresses()
+}
+
+// three makes an array for each of Q, K and V, or one for all.
+func (x *attentionCase) three(array func(i int) *array) (q, k, v *array) {
+	q = array(0)
+	if x.part > 0 {
+		return q, q.from(x.part), q.from(2 * x.part)
+	}
+	return q, array(1), array(2)
+}
+
+// from is the part of an array from element i on.
+func (a *array) from(i int) *array {
+	return &array{all: a.all[i:], data: a.data[i:], before: a.before[i:], output: a.output}
 }
 
 func (x *attentionCase) addresses() {
 	x.Q, x.K, x.V, x.O, x.LSE = x.q.ptr(), x.k.ptr(), x.v.ptr(), x.o.ptr(), x.lse.ptr()
 }
 
-func (x *attentionCase) forward(c *testCase, kn *microKernel) {
+// check runs both passes on each micro-kernel.
+func (x *attentionCase) check(c *testCase, r *rand.Rand, accumulate bool) {
 	c.t.Helper()
-	c.run(func(s device.Stream) { AttentionForward(using{s, kn.attentionKernel(false)}, x.Attention) })
-	o, lse := fromFloats(x.o.before), make([]float64, len(x.lse.data))
-	x.eachHead(func(head int, y *oracle) {
-		copy(lse[head*x.T:], y.lse)
-		putHead(o, &x.Attention, x.OStride, head, y.o)
-	})
-	what := fmt.Sprintf("%s %+v", kn.name, x.Attention)
-	c.near("O of "+what, x.o, 1e-6, 5, func(i int) float64 { return o[i] })
-	c.near("LSE of "+what, x.lse, 1e-6, 5, func(i int) float64 { return lse[i] })
+	heads := x.forward(c)
+	x.backward(c.t, r, heads, accumulate)
 }
 
-// backward runs the backward pass of x, whose forward pass is done.
-func (x *attentionCase) backward(t *testing.T, kn *microKernel, r *rand.Rand, accumulate bool) {
+// forward runs the forward pass and gives the oracle of each head.
+func (x *attentionCase) forward(c *testCase) (heads []*oracle) {
+	c.t.Helper()
+	heads = x.oracles()
+	o, lse := fromFloats(x.o.before), make([]float64, len(x.lse.data))
+	for i, y := range heads {
+		copy(lse[i*x.T:], y.lse)
+		x.put(o, x.OStride, i, y.o, false)
+	}
+	for _, kn := range microKernels {
+		c.run(func(s device.Stream) { AttentionForward(using{s, kn.attentionKernel(false)}, x.Attention) })
+		what := fmt.Sprintf("%s %+v", kn.name, x.Attention)
+		c.near("O of "+what, x.o, 2e-6, 5, func(i int) float64 { return o[i] })
+		c.near("LSE of "+what, x.lse, 2e-6, 5, func(i int) float64 { return lse[i] })
+	}
+	return heads
+}
+
+// backward runs the backward pass after the forward pass.
+func (x *attentionCase) backward(t *testing.T, r *rand.Rand, heads []*oracle, accumulate bool) {
 	t.Helper()
 	c := &testCase{t: t}
-	for _, a := range []**array{&x.q, &x.k, &x.v, &x.o, &x.lse} {
-		*a = c.input(append([]float32(nil), (*a).data...))
-	}
+	again := func(a *array) *array { return c.input(append([]float32(nil), a.data...)) }
+	old := []*array{x.q, x.k, x.v}
+	x.q, x.k, x.v = x.three(func(i int) *array { return again(old[i]) })
+	x.o, x.lse = again(x.o), again(x.lse)
 	x.addresses()
-	x.do = c.input(randoms(r, len(x.o.data)))
-	x.dq, x.dk, x.dv = c.dst(r, len(x.q.data), accumulate), c.dst(r, len(x.k.data), accumulate), c.dst(r, len(x.v.data), accumulate)
-	x.delta = c.output(len(x.lse.data))
-	g := AttentionGrads{DO: x.do.ptr(), DQ: x.dq.ptr(), DK: x.dk.ptr(), DV: x.dv.ptr(), Delta: x.delta.ptr(), Accumulate: accumulate}
-	c.run(func(s device.Stream) { AttentionBackward(using{s, kn.attentionKernel(true)}, x.Attention, g) })
+	do, delta := c.input(randoms(r, len(x.o.data))), c.output(len(x.lse.data))
+	dq, dk, dv := x.three(func(i int) *array { return c.dst(r, len(old[i].data), accumulate) })
+	g := AttentionGrads{DO: do.ptr(), DQ: dq.ptr(), DK: dk.ptr(), DV: dv.ptr(), Delta: delta.ptr(), Accumulate: accumulate}
 
-	want := [4][]float64{fromFloats(x.dq.before), fromFloats(x.dk.before), fromFloats(x.dv.before), make([]float64, len(x.delta.data))}
-	x.eachHead(func(head int, y *oracle) {
-		y.backward(func(row, d int) float64 { return float64(x.do.before[index(&x.Attention, x.OStride, head, row, d)]) })
-		copy(want[3][head*x.T:], y.delta)
-		for i, stride := range [][3]int{x.QStride, x.KStride, x.VStride} {
-			m := [][][]float64{y.dq, y.dk, y.dv}[i]
-			if accumulate {
-				m = plus(want[i], &x.Attention, stride, head, m)
-			}
-			putHead(want[i], &x.Attention, stride, head, m)
+	grads := []*array{dq, dk, dv, delta}
+	var want [4][]float64
+	for i := range want {
+		want[i] = fromFloats(grads[i].before)
+		if x.part > 0 && i > 0 && i < 3 {
+			want[i] = want[0][i*x.part:]
 		}
-	})
-	for i, got := range []*array{x.dq, x.dk, x.dv, x.delta} {
-		c.near(fmt.Sprintf("gradient %d of %s %+v", i, kn.name, x.Attention), got, 2e-6, 8, func(j int) float64 { return want[i][j] })
+	}
+	for i, y := range heads {
+		y.backward(func(row, d int) float64 { return float64(do.before[x.index(x.OStride, i, row, d)]) })
+		x.put(want[0], x.QStride, i, y.dq, accumulate)
+		x.put(want[1], x.KStride, i, y.dk, accumulate)
+		x.put(want[2], x.VStride, i, y.dv, accumulate)
+		copy(want[3][i*x.T:], y.delta)
+	}
+	for _, kn := range microKernels {
+		c.run(func(s device.Stream) { AttentionBackward(using{s, kn.attentionKernel(true)}, x.Attention, g) })
+		for i, got := range grads {
+			c.near(fmt.Sprintf("gradient %d of %s %+v", i, kn.name, x.Attention), got, 1e-5, 8, func(j int) float64 { return want[i][j] })
+		}
 	}
 }
 
-// eachHead calls f with the oracle of each head, its forward pass done.
-func (x *attentionCase) eachHead(f func(head int, y *oracle)) {
-	a := &x.Attention
-	for head := range a.Batch * a.Heads {
+// oracles gives the oracle of each head, its forward pass done.
+func (x *attentionCase) oracles() (heads []*oracle) {
+	for head := range x.Batch * x.Heads {
 		at := func(v *array, stride [3]int) func(row, d int) float64 {
-			return func(row, d int) float64 { return float64(v.before[index(a, stride, head, row, d)]) }
+			return func(row, d int) float64 { return float64(v.before[x.index(stride, head, row, d)]) }
 		}
-		y := &oracle{T: a.T, S: a.S, D: a.D, causal: a.Causal, scale: float64(a.Scale),
-			q: at(x.q, a.QStride), k: at(x.k, a.KStride), v: at(x.v, a.VStride)}
+		y := &oracle{T: x.T, S: x.S, D: x.D, causal: x.Causal, scale: float64(x.Scale),
+			q: at(x.q, x.QStride), k: at(x.k, x.KStride), v: at(x.v, x.VStride)}
 		y.forward()
-		f(head, y)
+		heads = append(heads, y)
+	}
+	return heads
+}
+
+// index is where element d of a row of a head lies.
+func (a *Attention) index(stride [3]int, head, row, d int) int {
+	return head/a.Heads*stride[0] + head%a.Heads*stride[1] + row*stride[2] + d
+}
+
+// put writes or adds the rows of a head to where they lie.
+func (a *Attention) put(dst []float64, stride [3]int, head int, rows [][]float64, add bool) {
+	for row := range rows {
+		for d, v := range rows[row] {
+			i := a.index(stride, head, row, d)
+			if add {
+				v += dst[i]
+			}
+			dst[i] = v
+		}
 	}
 }
 
@@ -246,62 +308,36 @@ func fromFloats(v []float32) []float64 {
 	return w
 }
 
-// putHead writes the rows of one head.
-func putHead(dst []float64, a *Attention, stride [3]int, head int, m [][]float64) {
-	for row := range m {
-		for d, v := range m[row] {
-			dst[index(a, stride, head, row, d)] = v
-		}
-	}
-}
-
-// plus is m added to what dst holds for one head.
-func plus(dst []float64, a *Attention, stride [3]int, head int, m [][]float64) [][]float64 {
-	for row := range m {
-		for d := range m[row] {
-			m[row][d] += dst[index(a, stride, head, row, d)]
-		}
-	}
-	return m
-}
-
 func TestAttentionRandomShapes(t *testing.T) {
-	eachMicroKernel(t, func(t *testing.T, kn *microKernel) {
-		r := seeded(t)
-		for i := range 40 {
-			a := Attention{Batch: 1 + r.IntN(2), Heads: 1 + r.IntN(3), T: 1 + r.IntN(40), S: 1 + r.IntN(40), D: 1 + r.IntN(40),
-				Causal: i%2 == 0, Scale: float32(r.Float64())}
-			c, x := newAttentionCase(t, r, a, 5)
-			x.forward(c, kn)
-			x.backward(t, kn, r, r.IntN(2) == 0)
-		}
-	})
+	r := seeded(t)
+	for i := range 40 {
+		a := Attention{Batch: 1 + r.IntN(2), Heads: 1 + r.IntN(3), T: 1 + r.IntN(30), S: 1 + r.IntN(40), D: 1 + r.IntN(40),
+			Causal: i%2 == 0, Scale: r.Float32()}
+		c, x := newAttentionCase(t, r, a, 5)
+		x.check(c, r, r.IntN(2) == 0)
+	}
 }
 
 // TestAttentionBlocks has more queries and keys than a block of either.
 func TestAttentionBlocks(t *testing.T) {
 	shapes := []Attention{
-		{T: 130, S: 300, D: 64}, {T: 130, S: 300, D: 64, Causal: true}, {T: 300, S: 300, D: 32, Causal: true},
-		{T: 300, S: 40, D: 20, Causal: true}, {T: 400, S: 520, D: 8, Causal: true}, {T: 1, S: 600, D: 100, Causal: true},
-		{T: 97, S: 257, D: 33}, {T: 400, S: 1, D: 4, Causal: true},
+		{T: 70, S: 300, D: 16}, {T: 130, S: 300, D: 16, Causal: true}, {T: 300, S: 300, D: 5, Causal: true},
+		{T: 300, S: 40, D: 20, Causal: true}, {T: 400, S: 520, D: 2, Causal: true}, {T: 1, S: 600, D: 100, Causal: true},
+		{T: 97, S: 257, D: 33}, {T: 400, S: 1, D: 4, Causal: true}, {T: 24, S: 64, D: 64, Causal: true},
 	}
-	eachMicroKernel(t, func(t *testing.T, kn *microKernel) {
-		r := seeded(t)
-		for i, a := range shapes {
-			a.Batch, a.Heads, a.Scale = 1, 1+i%2, float32(1/math.Sqrt(float64(a.D)))
-			c, x := newAttentionCase(t, r, a, 3)
-			x.forward(c, kn)
-			x.backward(t, kn, r, i%2 == 0)
-		}
-	})
+	r := seeded(t)
+	for i, a := range shapes {
+		a.Batch, a.Heads, a.Scale = 1, 1, float32(1/math.Sqrt(float64(a.D)))
+		c, x := newAttentionCase(t, r, a, 3)
+		x.check(c, r, i%2 == 0)
+	}
 }
 
 // TestAttentionWithoutKeys has no key at all.
 func TestAttentionWithoutKeys(t *testing.T) {
 	r := seeded(t)
 	c, x := newAttentionCase(t, r, Attention{Batch: 1, Heads: 2, T: 14, S: 0, D: 3, Scale: 1}, 0)
-	x.forward(c, microKernels[0])
-	x.backward(t, microKernels[0], r, false)
+	x.check(c, r, false)
 }
 
 // TestAttentionScores has scores far from zero, the greatest in the first or
@@ -321,75 +357,19 @@ func TestAttentionScores(t *testing.T) {
 				x.k.before[i] = float32(math.Inf(-1))
 			}
 		}
-		x.forward(c, microKernels[0])
+		x.forward(c)
 	}
 }
 
-// TestAttentionPacked reads Q, K and V from one projection [Batch, T, 3, Heads,
-// D] and writes the gradients to one of the same layout.
 func TestAttentionPacked(t *testing.T) {
 	r := seeded(t)
-	const batch, heads, T, D = 2, 3, 50, 16
-	const row = 3 * heads * D
-	a := Attention{Batch: batch, Heads: heads, T: T, S: T, D: D, Causal: true, Scale: 0.25}
-	dense := a
-	dense.QStride = [3]int{T * heads * D, D, heads * D}
-	values := randoms(r, batch*T*row)
-	part := func(n int) []float32 {
-		v := make([]float32, 0, batch*T*heads*D)
-		for i := range batch * T {
-			v = append(v, values[i*row+n*heads*D:][:heads*D]...)
-		}
-		return v
-	}
-	run := func(packed bool) (o, grads []float32) {
-		c := &testCase{t: t}
-		x := a
-		var q, k, v, dq, dk, dv *array
-		stride := dense.QStride
-		if packed {
-			stride = [3]int{T * row, D, row}
-			q, dq = c.input(values), c.output(len(values))
-			x.Q, x.K, x.V = q.ptr(), q.ptr()+4*heads*D, q.ptr()+8*heads*D
-		} else {
-			q, k, v = c.input(part(0)), c.input(part(1)), c.input(part(2))
-			dq, dk, dv = c.output(len(q.before)), c.output(len(q.before)), c.output(len(q.before))
-			x.Q, x.K, x.V = q.ptr(), k.ptr(), v.ptr()
-		}
-		out, lse := c.output(batch*T*heads*D), c.output(batch*heads*T)
-		x.O, x.LSE = out.ptr(), lse.ptr()
-		x.QStride, x.KStride, x.VStride, x.OStride = stride, stride, stride, dense.QStride
-		c.run(func(s device.Stream) { AttentionForward(s, x) })
-		o = append(o, out.data...)
-
-		b := &testCase{t: t}
-		do, delta := b.input(part(0)), b.output(batch*heads*T)
-		g := AttentionGrads{DO: do.ptr(), DQ: dq.ptr(), Delta: delta.ptr()}
-		if packed {
-			g.DK, g.DV = dq.ptr()+4*heads*D, dq.ptr()+8*heads*D
-		} else {
-			g.DK, g.DV = dk.ptr(), dv.ptr()
-		}
-		b.run(func(s device.Stream) { AttentionBackward(s, x, g) })
-		if packed {
-			return o, dq.data
-		}
-		for i := range batch * T {
-			for _, m := range []*array{dq, dk, dv} {
-				grads = append(grads, m.data[i*heads*D:][:heads*D]...)
-			}
-		}
-		return o, grads
-	}
-	o, grads := run(false)
-	packedO, packedGrads := run(true)
-	if !sameBits(o, packedO) || !sameBits(grads, packedGrads) {
-		t.Fatal("a packed projection gives other results than separate operands")
+	for _, accumulate := range []bool{false, true} {
+		c, x := newPackedCase(t, r, Attention{Batch: 2, Heads: 3, T: 50, S: 50, D: 16, Causal: true, Scale: 0.25})
+		x.check(c, r, accumulate)
 	}
 }
 
 func TestAttentionCost(t *testing.T) {
-	r := seeded(t)
 	for _, a := range []Attention{{T: 5, S: 7, D: 4}, {T: 5, S: 7, D: 4, Causal: true}, {T: 7, S: 5, D: 4, Causal: true}} {
 		a.Batch, a.Heads, a.Scale = 2, 3, 1
 		pairs := 0
@@ -400,7 +380,6 @@ func TestAttentionCost(t *testing.T) {
 				}
 			}
 		}
-		_ = r
 		s := &sink{}
 		a.Q, a.K, a.V, a.O, a.LSE = 512, 512, 512, 512, 512
 		a.QStride, a.KStride, a.VStride, a.OStride = [3]int{84, 28, 4}, [3]int{84, 28, 4}, [3]int{84, 28, 4}, [3]int{84, 28, 4}

@@ -55,7 +55,7 @@ func loadGemm(l *device.Launch) *Gemm {
 
 // check panics unless the matrices are what Gemm describes.
 func (g *Gemm) check() {
-	rowsA, colsA, rowsB, colsB := g.stored()
+	_, colsA, _, colsB := g.stored()
 	switch {
 	case g.M < 0 || g.N < 0 || g.K < 0:
 		panic(fmt.Sprintf("kernel.MatMul: sizes %d×%d×%d", g.M, g.N, g.K))
@@ -65,8 +65,7 @@ func (g *Gemm) check() {
 		panic(fmt.Sprintf("kernel.MatMul: %d matrices of C %d×%d lie %d apart (A %d, B %d)", g.Batch, g.M, g.N, g.StrideC, g.StrideA, g.StrideB))
 	}
 	need("MatMul", g.M*g.N, g.C)
-	need("MatMul", min(g.N, rowsA*colsA), g.A)
-	need("MatMul", min(g.M, rowsB*colsB), g.B)
+	need("MatMul", g.M*g.N*g.K, g.A, g.B)
 }
 
 // stored gives the sizes of A and B as they lie in memory.

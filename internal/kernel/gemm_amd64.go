@@ -15,14 +15,14 @@ func machineKernels() (found []*microKernel) {
 }
 
 var avx512Kernel = &microKernel{
-	name: "AVX-512",
+	name: "AVX-512", panel: defaultPanel,
 	a:    packer{width: 12, copy: copy12AVX512, lanes: 12, block: 16, transpose: transpose12AVX512},
 	b:    packer{width: 32, copy: copy32AVX512, lanes: 16, block: 16, transpose: transpose16AVX512},
 	tile: tile12x32AVX512,
 }
 
 var avx2Kernel = &microKernel{
-	name: "AVX2",
+	name: "AVX2", panel: defaultPanel,
 	a:    packer{width: 6, copy: copy6AVX2, lanes: 6, block: 8, transpose: transpose6AVX2},
 	b:    packer{width: 16, copy: copy16AVX2, lanes: 8, block: 8, transpose: transpose8AVX2},
 	tile: tile6x16AVX2,

@@ -33,29 +33,28 @@ func (g *product) part(i, j, k, mb, nb, kb int) *product {
 }
 
 const (
-	panelK    = 1024    // inner indices of a panel
-	panelSize = 1 << 20 // elements of a panel: 4 MiB, a share of the last-level cache
 	sliceK    = 256     // inner indices of a tile: a strip of B stays in the first-level cache
 	taskRows  = 12      // strips of A in a task: a slice of them stays in the second-level cache
 	taskCols  = 4       // strips of B in a task
-	manyTasks = 16      // enough to keep the threads equally busy
+	manyTasks = 32      // enough to keep the threads equally busy
 	smallTask = 1 << 20 // multiply-adds (some ten microseconds) that are not worth sharing
 	packGroup = 4       // strips packed together
 )
 
+// ceilDiv is n/size rounded up.
+func ceilDiv(n, size int) int { return (n + size - 1) / size }
+
 // even divides n into the fewest blocks of at most limit and gives the size of
 // all but the last, a multiple of unit.
 func even(n, limit, unit int) int {
-	blocks := (n + limit - 1) / limit
-	size := (n + blocks - 1) / blocks
-	return (size + unit - 1) / unit * unit
+	return ceilDiv(ceilDiv(n, ceilDiv(n, limit)), unit) * unit
 }
 
 // multiply computes g block by block.
 func (kn *microKernel) multiply(g *product, w *device.Workers) {
-	kb := min(g.k, even(g.k, panelK, sliceK))
-	mb := even(g.m, panelSize/kb, kn.a.width)
-	nb := even(g.n, panelSize/kb, kn.b.width)
+	kb := min(g.k, even(g.k, kn.panel.k, sliceK))
+	mb := even(g.m, kn.panel.elements/kb, kn.a.width)
+	nb := even(g.n, kn.panel.elements/kb, kn.b.width)
 	bufA, bufB := w.Scratch(mb*kb), w.Scratch(nb*kb)
 	for j := 0; j < g.n; j += nb {
 		for k := 0; k < g.k; k += kb {
@@ -63,13 +62,13 @@ func (kn *microKernel) multiply(g *product, w *device.Workers) {
 				p := g.part(i, j, k, mb, nb, kb)
 				a, b := kn.panels(p, bufA, bufB)
 				if j > 0 && mb >= g.m && kb >= g.k {
-					a.pending = 0
+					a.pending = 0 // there is only one block of A
 				}
 				if i > 0 {
-					b.pending = 0
+					b.pending = 0 // as for the block of A before
 				}
 				pack(&a, &b, w)
-				kn.spread(p, &a, &b, w)
+				kn.share(p, &a, &b, w)
 			}
 		}
 	}
@@ -97,34 +96,39 @@ func (kn *microKernel) panels(g *product, bufA, bufB []float32) (a, b panel) {
 func pack(a, b *panel, w *device.Workers) {
 	grain := max(1, chunk/(packGroup*b.width*b.k))
 	w.For(a.pending+b.pending, grain, func(lo, hi int) {
-		for s := lo; s < hi; s++ {
-			if s < a.pending {
-				a.packGroup(s)
+		for g := lo; g < hi; g++ {
+			if g < a.pending {
+				a.packGroup(g)
 			} else {
-				b.packGroup(s - a.pending)
+				b.packGroup(g - a.pending)
 			}
 		}
 	})
 }
 
-// spread cuts the tiles of g into tasks and shares them out. A task is a
-// rectangle of tiles, so the cut doesn't change what any of them computes.
-func (kn *microKernel) spread(g *product, a, b *panel, w *device.Workers) {
+// share cuts the tiles of g into tasks and shares them out.
+func (kn *microKernel) share(g *product, a, b *panel, w *device.Workers) {
 	down, across := a.strips(g.m), b.strips(g.n)
-	rows, cols := even(down, taskRows, 1), min(across, taskCols)
-	count := func() int { return ((down + rows - 1) / rows) * ((across + cols - 1) / cols) }
-	for cols > 1 && count() < manyTasks && rows*a.width*cols*b.width*g.k > smallTask {
-		cols /= 2
-	}
-	w.For(count(), 1, func(lo, hi int) {
+	rows, cols := kn.taskSize(down, across, g.k)
+	perRow := ceilDiv(across, cols)
+	w.For(ceilDiv(down, rows)*perRow, 1, func(lo, hi int) {
 		edge := w.Scratch(a.width * b.width)
 		for t := lo; t < hi; t++ {
-			perRow := (across + cols - 1) / cols
 			i, j := t/perRow*rows, t%perRow*cols
 			kn.tiles(g, a, b, i, min(i+rows, down), j, min(j+cols, across), edge)
 		}
 		w.Release(edge)
 	})
+}
+
+// taskSize gives the strips of A and of B in a task: fewer when there would be
+// too few tasks, if there is work for more.
+func (kn *microKernel) taskSize(down, across, k int) (rows, cols int) {
+	rows, cols = even(down, taskRows, 1), min(across, taskCols)
+	for cols > 1 && ceilDiv(down, rows)*ceilDiv(across, cols) < manyTasks && rows*kn.a.width*cols*kn.b.width*k > smallTask {
+		cols /= 2
+	}
+	return rows, cols
 }
 
 // tiles computes the tiles of strips [i0, i1) of A and [j0, j1) of B, slice

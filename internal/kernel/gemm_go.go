@@ -3,9 +3,9 @@ package kernel
 import "unsafe"
 
 var goKernel = &microKernel{
-	name: "Go",
-	a:    packer{width: 4, copy: copyRows[[4]float32]},
-	b:    packer{width: 4, copy: copyRows[[4]float32]},
+	name: "Go", panel: defaultPanel,
+	a:    packer{width: 4, copy: copy4},
+	b:    packer{width: 4, copy: copy4},
 	tile: tile4x4,
 }
 
@@ -30,5 +30,13 @@ func tile4x4(k int, a *float32, rs, cs int, b *float32, ldb int, c *float32, ldc
 		}
 		row := out[i*ldc : i*ldc+4]
 		row[0], row[1], row[2], row[3] = s0, s1, s2, s3
+	}
+}
+
+// copy4 is packer.copy for strips of four.
+func copy4(dst, src *float32, ld, k int) {
+	d, s := unsafe.Slice(dst, 4*k), unsafe.Slice(src, (k-1)*ld+4)
+	for p := range k {
+		*(*[4]float32)(d[4*p:]) = *(*[4]float32)(s[p*ld:])
 	}
 }

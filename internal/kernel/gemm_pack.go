@@ -1,7 +1,5 @@
 package kernel
 
-import "unsafe"
-
 // operand is op(A) or op(B) where it lies. Its outer index is the row of op(A)
 // or the column of op(B), its inner index is k.
 type operand struct {
@@ -16,7 +14,9 @@ func (o operand) from(i, k int) operand {
 }
 
 // packer cuts an operand into strips of width outer indices and writes each
-// strip dense: k after k, with zeros where the last strip is not whole.
+// strip dense, k after k. Where the last strip is not whole it leaves in place
+// what was there: whatever that is, it only gets into parts of a tile that are
+// thrown away.
 type packer struct {
 	width int
 	// copy sets dst[p·width+i] = src[p·ld+i] for p < k and i < width.
@@ -28,7 +28,7 @@ type packer struct {
 }
 
 // strips is the number of strips that cover n outer indices.
-func (p *packer) strips(n int) int { return (n + p.width - 1) / p.width }
+func (p *packer) strips(n int) int { return ceilDiv(n, p.width) }
 
 // pack writes n outer and k inner indices to dst, strip after strip.
 func (p *packer) pack(dst []float32, src operand, n, k int) {
@@ -41,9 +41,7 @@ func (p *packer) pack(dst []float32, src operand, n, k int) {
 		}
 	}
 	if i := whole * p.width; i < n {
-		dst = dst[i*k:][:p.width*k]
-		clear(dst)
-		p.packPart(dst, src.from(i, 0), n-i, 0, k)
+		p.packPart(dst[i*k:], src.from(i, 0), n-i, 0, k)
 	}
 }
 
@@ -76,16 +74,5 @@ func (p *packer) packPart(dst []float32, src operand, n, from, to int) {
 		for q := from; q < to; q++ {
 			dst[q*p.width+i] = src.data[i*src.outer+q*src.inner]
 		}
-	}
-}
-
-// copyRows is packer.copy for strips of the array type T.
-func copyRows[T any](dst, src *float32, ld, k int) {
-	var row T
-	width := int(unsafe.Sizeof(row)) / 4
-	d, s := unsafe.Pointer(dst), unsafe.Pointer(src)
-	for range k {
-		*(*T)(d) = *(*T)(s)
-		d, s = unsafe.Add(d, 4*width), unsafe.Add(s, 4*ld)
 	}
 }

@@ -18,7 +18,7 @@ type panel struct {
 // packed is a panel whose strips will lie in buf, once all groups are packed.
 func (p *packer) packed(src operand, n, k int, buf []float32) panel {
 	count := p.strips(n)
-	return panel{packer: p, src: src, n: n, k: k, buf: buf, pending: (count + packGroup - 1) / packGroup,
+	return panel{packer: p, src: src, n: n, k: k, buf: buf, pending: ceilDiv(count, packGroup),
 		whole: count, data: buf, step: p.width * k, outer: 1, inner: p.width}
 }
 

@@ -4,52 +4,52 @@
 
 package kernel
 
-// tile12x32AVX512 sets c = src + a·b for a tile. See microKernel.tile.
+// tile12x32AVX512 is a microKernel.tile.
 //
 //go:noescape
 func tile12x32AVX512(k int, a *float32, rs int, cs int, b *float32, ldb int, c *float32, ldc int, src *float32, lds int)
 
-// tile6x16AVX2 sets c = src + a·b for a tile. See microKernel.tile.
+// tile6x16AVX2 is a microKernel.tile.
 //
 //go:noescape
 func tile6x16AVX2(k int, a *float32, rs int, cs int, b *float32, ldb int, c *float32, ldc int, src *float32, lds int)
 
-// transpose12AVX512 packs rows of src as columns of dst. See microKernel.packA.
+// transpose12AVX512 is a packer.transpose.
 //
 //go:noescape
 func transpose12AVX512(dst *float32, ldd int, src *float32, ld int, blocks int)
 
-// transpose16AVX512 packs rows of src as columns of dst. See microKernel.packA.
+// transpose16AVX512 is a packer.transpose.
 //
 //go:noescape
 func transpose16AVX512(dst *float32, ldd int, src *float32, ld int, blocks int)
 
-// transpose6AVX2 packs rows of src as columns of dst. See microKernel.packA.
+// transpose6AVX2 is a packer.transpose.
 //
 //go:noescape
 func transpose6AVX2(dst *float32, ldd int, src *float32, ld int, blocks int)
 
-// transpose8AVX2 packs rows of src as columns of dst. See microKernel.packA.
+// transpose8AVX2 is a packer.transpose.
 //
 //go:noescape
 func transpose8AVX2(dst *float32, ldd int, src *float32, ld int, blocks int)
 
-// copy12AVX512 packs a strip whose rows are dense. See packer.copy.
+// copy12AVX512 is a packer.copy.
 //
 //go:noescape
 func copy12AVX512(dst *float32, src *float32, ld int, k int)
 
-// copy32AVX512 packs a strip whose rows are dense. See packer.copy.
+// copy32AVX512 is a packer.copy.
 //
 //go:noescape
 func copy32AVX512(dst *float32, src *float32, ld int, k int)
 
-// copy6AVX2 packs a strip whose rows are dense. See packer.copy.
+// copy6AVX2 is a packer.copy.
 //
 //go:noescape
 func copy6AVX2(dst *float32, src *float32, ld int, k int)
 
-// copy16AVX2 packs a strip whose rows are dense. See packer.copy.
+// copy16AVX2 is a packer.copy.
 //
 //go:noescape
 func copy16AVX2(dst *float32, src *float32, ld int, k int)

@@ -24,16 +24,8 @@ func (kn *microKernel) matmulKernel() *device.Kernel {
 	return &device.Kernel{Name: "matmul", Host: kn.matmul}
 }
 
-// eachMicroKernel runs f for every way to multiply that this processor has.
-func eachMicroKernel(t *testing.T, f func(t *testing.T, kn *microKernel)) {
-	for _, kn := range microKernels {
-		t.Run(kn.name, func(t *testing.T) { f(t, kn) })
-	}
-}
-
-func TestMachineHasItsMicroKernels(t *testing.T) {
-	last := microKernels[len(microKernels)-1]
-	if last != goKernel {
+func TestPlainGoIsThere(t *testing.T) {
+	if last := microKernels[len(microKernels)-1]; last != goKernel {
 		t.Fatalf("the last micro-kernel is %s, want plain Go", last.name)
 	}
 }
@@ -88,14 +80,11 @@ func (x *gemmCase) want(l, i, j int) (sum float64) {
 	return sum
 }
 
-// check runs the case and compares C, the gaps between its rows included.
-func (x *gemmCase) check(c *testCase, kn *microKernel) {
+// check runs the case on each of kernels and compares C, the gaps between its
+// rows included.
+func (x *gemmCase) check(c *testCase, kernels ...*microKernel) {
 	c.t.Helper()
-	c.run(func(s device.Stream) { MatMul(using{s, kn.matmulKernel()}, x.Gemm) })
-	all := make([]float64, len(x.c.before))
-	for i := range all {
-		all[i] = x.c.start(i)
-	}
+	all := fromFloats(x.c.before)
 	for l := range max(1, x.Batch) {
 		for i := range x.M {
 			for j := range x.N {
@@ -103,41 +92,55 @@ func (x *gemmCase) check(c *testCase, kn *microKernel) {
 			}
 		}
 	}
-	c.near(fmt.Sprintf("%s %+v", kn.name, x.Gemm), x.c, 3e-6, 1+math.Sqrt(float64(x.K)), func(i int) float64 { return all[i] })
+	for _, kn := range kernels {
+		c.run(func(s device.Stream) { MatMul(using{s, kn.matmulKernel()}, x.Gemm) })
+		c.near(fmt.Sprintf("%s %+v", kn.name, x.Gemm), x.c, 3e-6, 1+math.Sqrt(float64(x.K)), func(i int) float64 { return all[i] })
+	}
 }
 
 func TestMatMulRandomShapes(t *testing.T) {
-	eachMicroKernel(t, func(t *testing.T, kn *microKernel) {
-		r := seeded(t)
-		for range 150 {
-			g := Gemm{M: 1 + r.IntN(70), N: 1 + r.IntN(110), K: r.IntN(80), Batch: r.IntN(4),
-				TransA: r.IntN(2) == 0, TransB: r.IntN(2) == 0, Accumulate: r.IntN(2) == 0}
-			c, x := newGemmCase(t, r, g, 5, r.IntN(2) == 0)
-			x.check(c, kn)
-		}
-	})
+	r := seeded(t)
+	for range 100 {
+		g := Gemm{M: 1 + r.IntN(70), N: 1 + r.IntN(110), K: r.IntN(80), Batch: r.IntN(4),
+			TransA: r.IntN(2) == 0, TransB: r.IntN(2) == 0, Accumulate: r.IntN(2) == 0}
+		c, x := newGemmCase(t, r, g, 5, r.IntN(2) == 0)
+		x.check(c, microKernels...)
+	}
 }
 
-// TestMatMulEdges goes through sizes around those of tiles, slices and panels.
+// TestMatMulEdges goes through sizes around those of tiles, slices, tasks and
+// operands that stay in place.
 func TestMatMulEdges(t *testing.T) {
 	shapes := [][3]int{
-		{1, 1, 1}, {12, 32, 16}, {13, 33, 17}, {24, 64, 256}, {48, 65, 257}, {49, 64, 300},
-		{1, 300, 500}, {300, 1, 500}, {12, 300, 40}, {300, 32, 1025}, {150, 150, 1},
-		{1100, 5, 1030}, {7, 1100, 1030}, {1100, 70, 1030}, {70, 1100, 1030}, {97, 31, 2500},
+		{1, 1, 1}, {12, 32, 16}, {13, 33, 17}, {24, 64, 256}, {48, 65, 257}, {49, 64, 100},
+		{1, 300, 50}, {300, 1, 50}, {12, 300, 40}, {300, 65, 20}, {150, 150, 1}, {10, 40, 1100},
 	}
-	eachMicroKernel(t, func(t *testing.T, kn *microKernel) {
-		r := seeded(t)
-		for i, s := range shapes {
-			for form := range 4 {
-				if s[0]*s[1]*s[2] > 1<<24 && form != i%4 {
-					continue // one form of the large ones is enough
-				}
-				g := Gemm{M: s[0], N: s[1], K: s[2], TransA: form&1 != 0, TransB: form&2 != 0, Accumulate: r.IntN(2) == 0}
-				c, x := newGemmCase(t, r, g, 3, r.IntN(2) == 0)
-				x.check(c, kn)
-			}
+	r := seeded(t)
+	for _, s := range shapes {
+		for form := range 4 {
+			g := Gemm{M: s[0], N: s[1], K: s[2], TransA: form&1 != 0, TransB: form&2 != 0, Accumulate: r.IntN(2) == 0}
+			c, x := newGemmCase(t, r, g, 3, r.IntN(2) == 0)
+			x.check(c, microKernels...)
 		}
-	})
+	}
+}
+
+// TestMatMulBlocks cuts products into several blocks each way.
+func TestMatMulBlocks(t *testing.T) {
+	var small []*microKernel
+	for _, kn := range microKernels {
+		s := *kn
+		s.panel = panelSize{k: 256, elements: 1 << 10}
+		small = append(small, &s)
+	}
+	r := seeded(t)
+	for _, s := range [][3]int{{50, 70, 100}, {50, 70, 300}, {10, 70, 300}, {50, 10, 300}, {50, 10, 100}} {
+		for form := range 8 {
+			g := Gemm{M: s[0], N: s[1], K: s[2], TransA: form&1 != 0, TransB: form&2 != 0, Accumulate: form&4 != 0}
+			c, x := newGemmCase(t, r, g, 3, form%3 != 0)
+			x.check(c, small...)
+		}
+	}
 }
 
 func TestMatMulWithoutK(t *testing.T) {
@@ -204,9 +207,21 @@ func FuzzMatMul(f *testing.F) {
 		}
 		bit := func(i int) bool { return flags>>i&1 != 0 }
 		g := Gemm{M: int(m), N: int(n), K: int(k), Batch: int(flags >> 6), TransA: bit(0), TransB: bit(1), Accumulate: bit(2)}
-		for _, kn := range microKernels {
-			c, x := newGemmCase(t, rand.New(rand.NewPCG(seed, 0)), g, int(flags>>4&3), bit(3))
-			x.check(c, kn)
-		}
+		c, x := newGemmCase(t, rand.New(rand.NewPCG(seed, 0)), g, int(flags>>4&3), bit(3))
+		x.check(c, microKernels...)
 	})
+}
+
+func TestQueueingProductsAllocatesNothing(t *testing.T) {
+	s := device.Stream(&sink{})
+	a := Attention{Batch: 1, Heads: 1, T: 2, S: 2, D: 4, Q: 512, K: 512, V: 512, O: 512, LSE: 512,
+		QStride: [3]int{8, 8, 4}, KStride: [3]int{8, 8, 4}, VStride: [3]int{8, 8, 4}, OStride: [3]int{8, 8, 4}}
+	n := testing.AllocsPerRun(100, func() {
+		MatMul(s, Gemm{M: 2, N: 3, K: 4, A: 512, B: 512, C: 512, LDA: 4, LDB: 3, LDC: 3})
+		AttentionForward(s, a)
+		AttentionBackward(s, a, AttentionGrads{DO: 512, DQ: 512, DK: 512, DV: 512, Delta: 512})
+	})
+	if n != 0 {
+		t.Fatalf("queueing allocates %v times", n)
+	}
 }

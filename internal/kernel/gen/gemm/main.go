@@ -1,21 +1,23 @@
-// Command gemm writes the assembly of the matrix kernels: the micro-kernels,
-// which multiply a strip of rows of A by a strip of columns of B, and the
-// transposes that pack such strips. See ../../gemm.go for their use.
+// Command gemm writes the assembly of the matrix products: the tiles, which
+// multiply a strip of rows of A by a strip of columns of B, and what packs such
+// strips. See gemm.go of the package for their use.
 package main
 
 import (
+	"fmt"
+
 	"github.com/mmcloughlin/avo/attr"
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// isa is an instruction set: the width of its vectors and their number.
+// isa is an instruction set: the width of its vectors in bytes and their number.
 type isa struct {
-	suffix string
-	bytes  int
-	regs   int
-	vec    func() reg.VecVirtual
+	name  string
+	bytes int
+	regs  int
+	vec   func() reg.VecVirtual
 }
 
 var (
@@ -25,12 +27,12 @@ var (
 
 func main() {
 	ConstraintExpr("amd64")
-	tile(avx512, "12x32", 12)
-	tile(avx2, "6x16", 6)
-	transpose16("12", 12)
-	transpose16("16", 16)
-	transpose8("6", 6)
-	transpose8("8", 8)
+	tile(avx512, 12)
+	tile(avx2, 6)
+	transpose16(12)
+	transpose16(16)
+	transpose8(6)
+	transpose8(8)
 	copyRows(avx512, 12)
 	copyRows(avx512, 32)
 	copyRows(avx2, 6)
@@ -38,17 +40,21 @@ func main() {
 	Generate()
 }
 
-// tile writes the micro-kernel for mr rows and two vectors of columns. The
-// tile of sums fills the registers but for one row of B and a few elements of
-// A, so that each step of k costs 2·mr multiply-adds and mr+2 loads.
-func tile(set isa, size string, mr int) {
-	TEXT("tile"+size+set.suffix, attr.NOSPLIT,
-		"func(k int, a *float32, rs, cs int, b *float32, ldb int, c *float32, ldc int, src *float32, lds int)")
-	Doc("tile" + size + set.suffix + " sets c = src + a·b for a tile. See microKernel.tile.")
+// start begins a function. What it does is documented at a field of a type.
+func start(name, field, signature string) {
+	TEXT(name, attr.NOSPLIT, signature)
+	Doc(name + " is a " + field + ".")
 	Pragma("noescape")
+}
 
+// tile writes microKernel.tile for mr rows and two vectors of columns. The sums
+// fill the registers but for one row of B and a few elements of A, so that each
+// step of k takes 2·mr multiply-adds and mr+2 loads.
+func tile(set isa, mr int) {
+	start(fmt.Sprintf("tile%dx%d%s", mr, set.bytes/2, set.name), "microKernel.tile",
+		"func(k int, a *float32, rs, cs int, b *float32, ldb int, c *float32, ldc int, src *float32, lds int)")
 	k := Load(Param("k"), GP64())
-	rows := rowPointers(mr)
+	rows := rowPointers("a", "rs", mr)
 	cs := bytes("cs")
 	b, ldb := Load(Param("b"), GP64()), bytes("ldb")
 	c, ldc := Load(Param("c"), GP64()), bytes("ldc")
@@ -60,17 +66,45 @@ func tile(set isa, size string, mr int) {
 			zero(set, sum[i][j])
 		}
 	}
-	prefetch(c, ldc, mr)
 	step := stepper(set, rows, cs, b, ldb, sum)
 
+	loop(k, c, ldc, mr, 2*set.bytes, step)
+	addSource(set, sum)
+	store(set, c, ldc, sum)
+	VZEROUPPER()
+	RET()
+}
+
+// loop does step k times, in rounds. The first rounds each ask for a row of C,
+// which is read or written at the end: asking for all at once is more than the
+// processor keeps track of.
+func loop(k, c, ldc reg.Register, rows, width int, step func()) {
 	const unroll = 4
+	round := func() {
+		for range unroll {
+			step()
+		}
+	}
+	next, left := GP64(), GP64()
+	MOVQ(c, next)
+	MOVQ(U32(rows), left)
+
+	Label("early")
+	SUBQ(Imm(unroll), k)
+	JL(LabelRef("rest"))
+	PREFETCHT1(Mem{Base: next})
+	PREFETCHT1(Mem{Base: next, Disp: width - 4})
+	ADDQ(ldc, next)
+	round()
+	DECQ(left)
+	JNZ(LabelRef("early"))
+
 	Label("main")
 	SUBQ(Imm(unroll), k)
 	JL(LabelRef("rest"))
-	for range unroll {
-		step()
-	}
+	round()
 	JMP(LabelRef("main"))
+
 	Label("rest")
 	ADDQ(Imm(unroll), k)
 	JZ(LabelRef("done"))
@@ -78,12 +112,7 @@ func tile(set isa, size string, mr int) {
 	step()
 	DECQ(k)
 	JNZ(LabelRef("one"))
-
 	Label("done")
-	addSource(set, sum)
-	store(set, c, ldc, sum)
-	VZEROUPPER()
-	RET()
 }
 
 // bytes loads a stride, which counts elements, as a number of bytes.
@@ -101,18 +130,6 @@ func zero(set isa, v reg.VecVirtual) {
 	VXORPS(v, v, v)
 }
 
-// prefetch asks for the tile of C, which is read or written after the loop: to
-// the second-level cache, since its rows tend to fall into one set of the first.
-func prefetch(c, ldc reg.Register, mr int) {
-	p := GP64()
-	MOVQ(c, p)
-	for range mr {
-		PREFETCHT1(Mem{Base: p})
-		PREFETCHT1(Mem{Base: p, Disp: 60})
-		ADDQ(ldc, p)
-	}
-}
-
 // rowSet addresses n rows by one pointer for three rows.
 type rowSet struct {
 	n      int
@@ -120,10 +137,8 @@ type rowSet struct {
 	ptr    []reg.Register
 }
 
-// rowPointers loads the parameters a (or src) and rs (or ld).
-func rowPointers(n int) rowSet { return rowPointersOf("a", "rs", n) }
-
-func rowPointersOf(base, stride string, n int) rowSet {
+// rowPointers loads the parameters that hold the first row and the stride.
+func rowPointers(base, stride string, n int) rowSet {
 	r := rowSet{n: n, stride: bytes(stride)}
 	r.ptr = append(r.ptr, Load(Param(base), GP64()))
 	for i := 3; i < n; i += 3 {

@@ -3,61 +3,65 @@ package main
 import (
 	"fmt"
 
-	"github.com/mmcloughlin/avo/attr"
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// transpose16 writes the AVX-512 transpose of blocks of n ≤ 16 rows and 16
+// transpose16 writes packer.transpose with AVX-512, for blocks of n ≤ 16 rows and 16
 // columns. Unpacking transposes 4×4 within each 128-bit lane, two rounds of
 // shuffles then transpose the lanes.
-func transpose16(size string, n int) {
-	t := startTranspose("transpose"+size+"AVX512", n)
-	mask := K()
-	if n < 16 {
-		m := GP32()
-		MOVL(U32(1<<n-1), m)
-		KMOVW(m, mask)
-	}
+func transpose16(n int) {
+	t := startTranspose(avx512, n)
+	mask, bits := K(), GP32()
+	MOVL(U32(1<<n-1), bits)
+	KMOVW(bits, mask)
 	t.loop(16, func() {
-		quad := make([][4]reg.VecVirtual, n/4)
+		var quad [4][4]reg.VecVirtual
 		for g := range quad {
-			quad[g] = quadTranspose(t.src, 4*g, ZMM)
+			if 4*g < n {
+				quad[g] = transposeQuad(t.src, 4*g, ZMM)
+			} else {
+				quad[g] = quad[g-1]
+			}
 		}
-		last := len(quad) - 1
 		var col [16]reg.VecVirtual
 		for c := range 4 {
-			half := [4]reg.VecVirtual{ZMM(), ZMM(), ZMM(), ZMM()}
-			VSHUFF32X4(Imm(0x44), quad[1][c], quad[0][c], half[0])
-			VSHUFF32X4(Imm(0xEE), quad[1][c], quad[0][c], half[1])
-			VSHUFF32X4(Imm(0x44), quad[last][c], quad[2][c], half[2])
-			VSHUFF32X4(Imm(0xEE), quad[last][c], quad[2][c], half[3])
-			for lane := range 4 {
-				v := ZMM()
-				VSHUFF32X4(Imm([2]uint64{0x88, 0xDD}[lane%2]), half[2+lane/2], half[lane/2], v)
-				col[4*lane+c] = v
+			lanes := transposeLanes(quad[0][c], quad[1][c], quad[2][c], quad[3][c])
+			for i, v := range lanes {
+				col[4*i+c] = v
 			}
 		}
 		for _, v := range col {
-			if n < 16 {
-				VMOVUPS(v, mask, Mem{Base: t.dst})
-			} else {
-				VMOVUPS(v, Mem{Base: t.dst})
-			}
+			VMOVUPS(v, mask, Mem{Base: t.dst})
 			ADDQ(t.ldd, t.dst)
 		}
 	})
 }
 
-// transpose8 writes the AVX2 transpose of blocks of 6 or 8 rows and 8 columns.
-func transpose8(size string, n int) {
-	t := startTranspose("transpose"+size+"AVX2", n)
+// transposeLanes transposes a 4×4 matrix of lanes.
+func transposeLanes(r0, r1, r2, r3 reg.VecVirtual) (col [4]reg.VecVirtual) {
+	const first, second, even, odd = 0x44, 0xEE, 0x88, 0xDD
+	shuffle := func(pick uint64, x, y reg.VecVirtual) reg.VecVirtual {
+		v := ZMM()
+		VSHUFF32X4(Imm(pick), y, x, v)
+		return v
+	}
+	for i, pick := range []uint64{first, second} {
+		x, y := shuffle(pick, r0, r1), shuffle(pick, r2, r3)
+		col[2*i], col[2*i+1] = shuffle(even, x, y), shuffle(odd, x, y)
+	}
+	return col
+}
+
+// transpose8 writes packer.transpose with AVX2, for blocks of 6 or 8 rows and 8
+// columns.
+func transpose8(n int) {
+	t := startTranspose(avx2, n)
 	t.loop(8, func() {
-		low := quadTranspose(t.src, 0, YMM)
-		high := quadTranspose(t.src, 4, YMM)
-		for half, lanes := range []uint64{0x20, 0x31} {
-			_ = half
+		low := transposeQuad(t.src, 0, YMM)
+		high := transposeQuad(t.src, 4, YMM)
+		for _, lanes := range []uint64{0x20, 0x31} {
 			for c := range 4 {
 				v := YMM()
 				VPERM2F128(Imm(lanes), high[c], low[c], v)
@@ -74,14 +78,13 @@ type transposer struct {
 	src              rowSet
 }
 
-func startTranspose(name string, n int) transposer {
-	TEXT(name, attr.NOSPLIT, "func(dst *float32, ldd int, src *float32, ld int, blocks int)")
-	Doc(name + " packs rows of src as columns of dst. See microKernel.packA.")
-	Pragma("noescape")
+func startTranspose(set isa, n int) transposer {
+	start(fmt.Sprintf("transpose%d%s", n, set.name), "packer.transpose",
+		"func(dst *float32, ldd int, src *float32, ld, blocks int)")
 	return transposer{
 		dst:    Load(Param("dst"), GP64()),
 		ldd:    bytes("ldd"),
-		src:    rowPointersOf("src", "ld", n),
+		src:    rowPointers("src", "ld", n),
 		blocks: Load(Param("blocks"), GP64()),
 	}
 }
@@ -110,10 +113,10 @@ func (t transposer) store8(v reg.VecVirtual, n int) {
 	VMOVSD(upper, Mem{Base: t.dst, Disp: 16})
 }
 
-// quadTranspose loads four rows from row on and transposes 4×4 within each
+// transposeQuad loads four rows from row on and transposes 4×4 within each
 // lane: element c of the result holds columns c, c+4, c+8 …, a lane each. Rows
 // past the last repeat it.
-func quadTranspose(src rowSet, row int, vec func() reg.VecVirtual) (col [4]reg.VecVirtual) {
+func transposeQuad(src rowSet, row int, vec func() reg.VecVirtual) (col [4]reg.VecVirtual) {
 	var r, u [4]reg.VecVirtual
 	for i := range r {
 		r[i], u[i], col[i] = vec(), vec(), vec()
@@ -130,12 +133,9 @@ func quadTranspose(src rowSet, row int, vec func() reg.VecVirtual) (col [4]reg.V
 	return col
 }
 
-// copyRows writes the copy of rows of width elements.
+// copyRows writes packer.copy for strips of width elements.
 func copyRows(set isa, width int) {
-	name := fmt.Sprintf("copy%d%s", width, set.suffix)
-	TEXT(name, attr.NOSPLIT, "func(dst, src *float32, ld, k int)")
-	Doc(name + " packs a strip whose rows are dense. See packer.copy.")
-	Pragma("noescape")
+	start(fmt.Sprintf("copy%d%s", width, set.name), "packer.copy", "func(dst, src *float32, ld, k int)")
 	dst, src := Load(Param("dst"), GP64()), Load(Param("src"), GP64())
 	ld, k := bytes("ld"), Load(Param("k"), GP64())
 	Label("row")
