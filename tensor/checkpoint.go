@@ -17,7 +17,7 @@ func Checkpoint(x *Tensor, f func(*Tensor) *Tensor) *Tensor {
 	if rt.noGrad {
 		return f(x)
 	}
-	c := &checkpoint{rt: rt, f: f, needsGrad: x.NeedsGrad()}
+	c := &checkpoint{rt: rt, f: f, needsGrad: x.NeedsGrad(), source: x.node}
 	c.input = (&node{name: "checkpoint"}).save(x)
 	var y *Tensor
 	rt.WithSaver(c, func() { y = f(x) })
@@ -35,6 +35,7 @@ type checkpoint struct {
 	f         func(*Tensor) *Tensor
 	input     *saved
 	needsGrad bool
+	source    *node // of the input in the first run
 	values    []remade
 	held      int  // values not dropped yet
 	whole     bool // the first run is over
@@ -130,6 +131,7 @@ func (c *checkpoint) untilEnough(x *Tensor) (y *Tensor) {
 			if e, ok := r.(enough); !ok || e.c != c {
 				panic(r)
 			}
+			c.rt.dropUnbound()
 		}
 	}()
 	return c.f(x)

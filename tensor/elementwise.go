@@ -1,6 +1,8 @@
 package tensor
 
 import (
+	"slices"
+
 	"github.com/headroom-go/headroom/internal/kernel"
 	"github.com/headroom-go/headroom/trace"
 )
@@ -75,6 +77,9 @@ func Scale(x *Tensor, factor float32) *Tensor {
 func AddInPlace(a, b *Tensor) {
 	if a.NeedsGrad() && !a.rt.noGrad {
 		fail("AddInPlace to %v, which needs a gradient: use Add", a)
+	}
+	if !slices.Equal(broadcast(a.shape, b.shape), a.shape) {
+		fail("AddInPlace of %v to %v, which it does not broadcast to", b, a)
 	}
 	if !a.dense() {
 		fail("AddInPlace to a view %v that is not dense", a)

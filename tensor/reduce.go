@@ -64,7 +64,7 @@ func Softmax(x *Tensor) *Tensor {
 // It saves x and two numbers a row; its result is made again for those who save it.
 func LayerNorm(x, gamma, beta *Tensor, eps float32) *Tensor {
 	rt, cols := x.rt, x.Dim(-1)
-	if !slices.Equal(gamma.shape, []int{cols}) || !slices.Equal(beta.shape, gamma.shape) {
+	if cols == 0 || !slices.Equal(gamma.shape, []int{cols}) || !slices.Equal(beta.shape, gamma.shape) {
 		fail("LayerNorm of %v with gamma %v and beta %v", x, gamma, beta)
 	}
 	n := rt.node("layer_norm", x, gamma, beta)

@@ -19,6 +19,8 @@ type Runtime struct {
 	saver  Saver
 	nodes  uint64 // nodes made so far
 
+	unbound *node // begun, and without its result yet
+
 	handles Tensor // head of the ring of unreleased handles, oldest first
 	serial  uint64 // of the newest handle
 	live    int
@@ -114,6 +116,7 @@ func (rt *Runtime) Try(f func()) (err error) {
 		case nil:
 		case failure:
 			rt.setMode(noGrad, saver)
+			rt.dropUnbound()
 			rt.Rewind(mark)
 			err = errors.Join(r.err, rt.Sync())
 		default:

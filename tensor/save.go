@@ -32,7 +32,7 @@ type saved struct {
 func (n *node) save(t *Tensor) *saved {
 	s := &saved{by: n.name}
 	switch rt := t.rt; {
-	case t.node != nil && t.node.again != nil:
+	case rt.byRecipe(t):
 		s.recipe = t.node
 		s.recipe.refs++
 	case rt.saver != nil && !t.st.persistent:
@@ -42,6 +42,16 @@ func (n *node) save(t *Tensor) *saved {
 	}
 	n.saved = append(n.saved, s)
 	return s
+}
+
+// byRecipe says whether t is kept by its recipe. The input of a checkpoint is
+// not, since the second run gets it without a past.
+func (rt *Runtime) byRecipe(t *Tensor) bool {
+	if t.node == nil || t.node.again == nil {
+		return false
+	}
+	c, in := rt.saver.(*checkpoint)
+	return !in || c.source != t.node
 }
 
 // get gives a new handle on the value.

@@ -1,6 +1,9 @@
 package tensor
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 func numel(shape []int) int {
 	n := 1
@@ -15,12 +18,16 @@ func denseStrides(shape []int) []int {
 		fail("shape %v has more than %d dimensions", shape, MaxDims)
 	}
 	s := make([]int, len(shape))
+	const most = math.MaxInt / 64 // elements; keeps the bytes from overflowing
 	step := 1
 	for i := len(shape) - 1; i >= 0; i-- {
 		if shape[i] < 0 {
 			fail("shape %v has a negative dimension", shape)
 		}
 		s[i] = step
+		if shape[i] > 0 && step > most/shape[i] {
+			fail("shape %v has more elements than any memory holds", shape)
+		}
 		step *= shape[i]
 	}
 	return s

@@ -99,11 +99,21 @@ func (rt *Runtime) node(name string, inputs ...*Tensor) *node {
 		return nil
 	}
 	rt.nodes++
+	rt.dropUnbound()
 	n := &node{name: name, number: rt.nodes, inputs: make([]edge, len(inputs))}
 	for i, t := range inputs {
 		n.inputs[i] = edgeTo(t)
 	}
+	rt.unbound = n
 	return n
+}
+
+// dropUnbound ends the record of an operation that did not come to its result.
+func (rt *Runtime) dropUnbound() {
+	if n := rt.unbound; n != nil {
+		rt.unbound = nil
+		n.end()
+	}
 }
 
 func edgeTo(t *Tensor) edge {
@@ -123,6 +133,7 @@ func (n *node) bind(out *Tensor, backward func(g *Tensor)) *Tensor {
 		return out
 	}
 	n.backward = backward
+	out.rt.unbound = nil
 	n.result = slot{rt: out.rt, shape: out.shape, purpose: trace.Activation}
 	n.refs++
 	out.node = n
@@ -205,6 +216,7 @@ func (rt *Runtime) run(root *node) {
 	root.queued = true
 	for ready.Len() > 0 {
 		n := heap.Pop(ready).(*node)
+		n.queued = false
 		n.step(ready)
 		n.unref()
 	}

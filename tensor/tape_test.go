@@ -225,6 +225,65 @@ func TestCheckpointChangesNothing(t *testing.T) {
 	}
 }
 
+// TestCheckpointOfACheapResult: the input may be a value that others keep by
+// its recipe.
+func TestCheckpointOfACheapResult(t *testing.T) {
+	rt := runtime(t)
+	gradient := func(checkpoint bool) []float32 {
+		x := rt.FromFloat32s(trace.Input, []float32{0.5, -1, 2}, 3).RequireGrad()
+		defer x.Release()
+		g := tensor.Gelu(x)
+		f := func(z *tensor.Tensor) *tensor.Tensor {
+			s := tensor.Mul(z, z)
+			defer s.Release()
+			return tensor.Exp(s)
+		}
+		var y *tensor.Tensor
+		if checkpoint {
+			y = tensor.Checkpoint(g, f)
+		} else {
+			y = f(g)
+		}
+		g.Release()
+		loss := tensor.Sum(y)
+		y.Release()
+		loss.Backward(1)
+		loss.Release()
+		return x.Grad().Float32s()
+	}
+	if got, want := gradient(true), gradient(false); !slices.Equal(got, want) {
+		t.Errorf("gradient %v with a checkpoint, %v without", got, want)
+	}
+}
+
+// TestSharedPastRunsOnce: a second backward through a part of the graph that
+// has run is refused, not ignored.
+func TestSharedPastRunsOnce(t *testing.T) {
+	rt := runtime(t)
+	err := rt.Try(func() {
+		h := tensor.Scale(rt.Full(1, 3).RequireGrad(), 2)
+		l1, l2 := tensor.Sum(h), tensor.Sum(tensor.Scale(h, 10))
+		l1.Backward(1)
+		l2.Backward(1)
+	})
+	if err == nil || !strings.Contains(err.Error(), "a second time") {
+		t.Errorf("got error %v", err)
+	}
+}
+
+// TestFailedOperationHoldsNothing: an operation that fails on a value from
+// before lets go of that value's past.
+func TestFailedOperationHoldsNothing(t *testing.T) {
+	rt := runtime(t)
+	x := rt.Full(1, 3).RequireGrad()
+	y := tensor.Exp(x)
+	if err := rt.Try(func() { tensor.Mul(y, rt.Full(1, 2)) }); err == nil {
+		t.Error("no error")
+	}
+	y.Release()
+	x.Release()
+}
+
 // TestRecomputeStopsEarly: the second run of a block does not compute its last
 // matrix product, whose result nobody saved.
 func TestRecomputeStopsEarly(t *testing.T) {
@@ -320,6 +379,9 @@ func TestMisuseIsAnError(t *testing.T) {
 		"no recorded operation made":   func() { tensor.Sum(rt.Full(1, 2)).Backward(1) },
 		"MatMul of":                    func() { tensor.MatMul(rt.Full(1, 2, 3), rt.Full(1, 2, 3)) },
 		"Reshape of":                   func() { tensor.Reshape(rt.Full(1, 2, 3), 4, -1) },
+		"every dimension must stand":   func() { tensor.Permute(rt.Full(1, 2, 3), 0, 0) },
+		"does not broadcast to":        func() { tensor.AddInPlace(rt.Full(1, 2), rt.Full(1, 4, 2)) },
+		"than any memory holds":        func() { rt.Full(1, 1<<31, 1<<31) },
 		"Slice [2:5:1]":                func() { tensor.Slice(rt.Full(1, 4), 0, 2, 5, 1) },
 		"dimension 2 of a tensor":      func() { tensor.Sum(rt.Full(1, 4, 4), 2) },
 		"only a leaf":                  func() { tensor.Neg(rt.Full(1, 2).RequireGrad()).RequireGrad() },

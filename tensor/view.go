@@ -38,9 +38,14 @@ func Permute(t *Tensor, dims ...int) *Tensor {
 		fail("Permute of %v by %v", t, dims)
 	}
 	shape, strides, back := make([]int, len(dims)), make([]int, len(dims)), make([]int, len(dims))
+	seen := 0
 	for i, d := range dims {
 		d = axis(d, len(dims))
+		seen |= 1 << d
 		shape[i], strides[i], back[d] = t.shape[d], t.strides[d], i
+	}
+	if seen != 1<<len(dims)-1 {
+		fail("Permute of %v by %v: every dimension must stand there once", t, dims)
 	}
 	n := t.rt.node("permute", t)
 	out := t.view(shape, strides, t.offset)
@@ -72,7 +77,10 @@ func Slice(t *Tensor, dim, lo, hi, step int) *Tensor {
 	}
 	part := func(of *Tensor) *Tensor {
 		shape, strides := slices.Clone(of.shape), slices.Clone(of.strides)
-		shape[dim] = (hi - lo + step - 1) / step
+		shape[dim] = 0
+		if hi > lo {
+			shape[dim] = (hi-lo-1)/step + 1
+		}
 		strides[dim] *= step
 		return of.view(shape, strides, of.offset+lo*of.strides[dim])
 	}
@@ -90,7 +98,7 @@ func Slice(t *Tensor, dim, lo, hi, step int) *Tensor {
 
 // Expand gives a view of t broadcast to shape.
 func Expand(t *Tensor, shape ...int) *Tensor {
-	if !slices.Equal(broadcast(t.shape, shape), shape) {
+	if slices.Min(append([]int{0}, shape...)) < 0 || !slices.Equal(broadcast(t.shape, shape), shape) {
 		fail("Expand of %v to %v", t, shape)
 	}
 	n := t.rt.node("expand", t)
