@@ -10,9 +10,11 @@ package plan
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 
+	"github.com/headroom-go/headroom/alloc"
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/size"
 	"github.com/headroom-go/headroom/train"
@@ -72,9 +74,10 @@ func (r Rates) seconds(l *device.Launch) float64 {
 	return r.LaunchSeconds + max(float64(l.Flops)/r.FlopsPerSecond, float64(l.Bytes)/r.BytesPerSecond)
 }
 
-// trialSteps is how many steps a trial runs: one to reach the state that
-// later steps begin in, and one more from there.
-const trialSteps = 2
+// maxTrialSteps bounds the steps of a trial. A trial goes on until the memory
+// at a step's start is laid out as at the start of an earlier one: from there
+// on, everything repeats. That takes two or three steps, seldom more.
+const maxTrialSteps = 32
 
 // Try runs strategy s of c on a null device with info's properties and the
 // given capacity. A strategy that does not fit is no error.
@@ -101,24 +104,41 @@ func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy) (T
 	return trial, dev.Close()
 }
 
-// run trains for trialSteps steps and returns the peaks of live and reserved
-// memory; it calls last before the last step.
-func run(dev device.Device, c train.Config, s train.Strategy, last func()) (peak, reserved uint64, err error) {
+// run trains until memory repeats itself and returns the peaks of live and
+// reserved memory; it calls begin before each step.
+func run(dev device.Device, c train.Config, s train.Strategy, begin func()) (peak, reserved uint64, err error) {
 	t, err := train.New(dev, c, s)
 	if err != nil {
 		return 0, 0, err
 	}
 	batch := make([]int32, c.Batch*c.Seq)
-	for i := range trialSteps {
-		if i == trialSteps-1 {
-			last()
-		}
+	seen := map[[sha256.Size]byte]bool{}
+	for range maxTrialSteps {
+		begin()
 		if _, err := t.Step(batch, batch); err != nil {
 			return 0, 0, errors.Join(err, t.Close())
 		}
+		at := layout(t.Memory())
+		if seen[at] {
+			break
+		}
+		seen[at] = true
 	}
 	stats := t.Memory().Stats()
 	return stats.PeakLive, stats.PeakReserved, t.Close()
+}
+
+// layout is a digest of how memory is divided.
+func layout(mem *alloc.Allocator) (digest [sha256.Size]byte) {
+	h := sha256.New()
+	for _, s := range mem.Segments() {
+		fmt.Fprintln(h, s.Addr, s.Size)
+		for _, b := range s.Blocks {
+			fmt.Fprintln(h, b.Addr, b.Size, b.State)
+		}
+	}
+	h.Sum(digest[:0])
+	return digest
 }
 
 // unlimited is a capacity that no step reaches.

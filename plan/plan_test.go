@@ -38,6 +38,7 @@ func TestPredictedIsMeasured(t *testing.T) {
 		{"host:12MiB", wide, 16, 32},
 		{"host:8MiB", deep, 10, 48},
 		{"host:4MiB", deep, 1, 48},
+		{"host:43MiB", nn.GPT2Config{Vocab: 256, Context: 128, Width: 128, Layers: 4, Heads: 4}, 31, 79}, // its reserved memory grows in step 3
 	} {
 		c := config(test.model, test.batch, test.seq)
 		dev, err := device.Open(test.budget)
