@@ -84,14 +84,36 @@ func OpenCheckpoint(dir string) (*Checkpoint, error) {
 	text, ok := f.Metadata()[stateKey]
 	if !ok {
 		err = errors.New("it holds no state of a training run, only arrays")
-	} else if err = json.Unmarshal([]byte(text), &c.State); err == nil && c.State.Version != stateVersion {
-		err = fmt.Errorf("its version is %d, this program knows %d", c.State.Version, stateVersion)
+	} else if err = json.Unmarshal([]byte(text), &c.State); err == nil {
+		err = c.check()
 	}
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("checkpoint %s: %w", path, err)
 	}
 	return c, nil
+}
+
+// check says what in the state cannot be, before anything is made from it.
+func (c *Checkpoint) check() error {
+	s := c.State
+	if s.Version != stateVersion {
+		return fmt.Errorf("its version is %d, this program knows %d", s.Version, stateVersion)
+	}
+	if err := s.Config.Validate(); err != nil {
+		return err
+	}
+	if s.Step < 1 || s.Step > s.Config.Schedule.Steps {
+		return fmt.Errorf("it is of step %d of %d", s.Step, s.Config.Schedule.Steps)
+	}
+	have := 0
+	for _, t := range c.file.Tensors() {
+		have += t.Elements()
+	}
+	if want := 3 * s.Config.GPT2.Parameters(); have != want { // weights and two moments
+		return fmt.Errorf("its arrays have %d elements, its configuration needs %d", have, want)
+	}
+	return nil
 }
 
 // Close closes the file.

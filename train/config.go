@@ -41,8 +41,12 @@ func (c Config) Validate() error {
 			return fmt.Errorf("%s is %d: for model %s it must be from %d to %d", f.name, f.value, c.Model, f.least, f.most)
 		}
 	}
-	if !(c.Schedule.Peak > 0) || !(c.Schedule.Floor >= 0) || !(c.Clip >= 0) {
-		return fmt.Errorf("learning rate %g (floor %g) and clip %g: a rate must be over 0, the others not under", c.Schedule.Peak, c.Schedule.Floor, c.Clip)
+	const most = 1e6
+	if s := c.Schedule; !(s.Peak > 0 && s.Peak <= most) || !(s.Floor >= 0 && s.Floor <= s.Peak) || !(c.Clip >= 0) {
+		return fmt.Errorf("learning rate %g (floor %g) and clip %g: a rate must be over 0 and at most %g, its floor not above it, clip not under 0", s.Peak, s.Floor, c.Clip, most)
+	}
+	if a := c.AdamW; !(a.Beta1 >= 0 && a.Beta1 < 1) || !(a.Beta2 >= 0 && a.Beta2 < 1) || !(a.Eps > 0) || !(a.WeightDecay >= 0 && a.WeightDecay <= 1) {
+		return fmt.Errorf("AdamW with beta1 %g, beta2 %g, eps %g, weight decay %g: betas must be from 0 to under 1, eps over 0, decay from 0 to 1", a.Beta1, a.Beta2, a.Eps, a.WeightDecay)
 	}
 	return nil
 }

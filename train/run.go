@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/headroom-go/headroom/data"
+	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/atomicfile"
 )
 
@@ -29,6 +30,7 @@ type Run struct {
 	last    float64 // loss of the step before
 	stepped int     // steps of this process
 	snapped bool    // the snapshot is written
+	resumed bool
 	tokens  []int32
 	target  []int32
 }
@@ -84,7 +86,7 @@ func (r *Run) Resume(c *Checkpoint) error {
 	if err := r.Batches.Restore(c.State.Data); err != nil {
 		return err
 	}
-	r.first, r.last = c.State.First, c.State.Last
+	r.first, r.last, r.resumed = c.State.First, c.State.Last, true
 	return cutMetrics(r.metricsPath(), c.State.Step)
 }
 
@@ -92,7 +94,11 @@ func (r *Run) Resume(c *Checkpoint) error {
 // goes, and the checkpoint, the model and the snapshot of a step. When ctx is
 // cancelled it finishes the step, saves, and returns with Interrupted set.
 func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
-	metrics, err := os.OpenFile(r.metricsPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	mode := os.O_CREATE | os.O_WRONLY | os.O_APPEND
+	if !r.resumed {
+		mode |= os.O_TRUNC
+	}
+	metrics, err := os.OpenFile(r.metricsPath(), mode, 0o644)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -102,6 +108,9 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 	start, saved := time.Now(), r.Trainer.Steps()
 	for r.Trainer.Steps() < c.Schedule.Steps && ctx.Err() == nil {
 		p, err := r.step(saved)
+		if errors.Is(err, device.ErrOutOfMemory) && r.stepped > 0 && saved < r.Trainer.Steps() {
+			err = errors.Join(err, r.save()) // the weights are those of the step before
+		}
 		if err != nil {
 			return Outcome{}, err
 		}

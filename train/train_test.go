@@ -222,7 +222,7 @@ func TestCheckpointOfAnotherRun(t *testing.T) {
 // the last checkpoint stays.
 func TestDivergenceIsTold(t *testing.T) {
 	c := config()
-	c.Schedule = nn.Cosine{Peak: 1e30, Floor: 1e30, Steps: 6}
+	c.Schedule = nn.Cosine{Peak: 1e6, Floor: 1e6, Steps: 60}
 	r := newRun(t, c, c.Plain())
 	r.SaveEvery = 1
 	_, err := r.Do(context.Background())
