@@ -8,8 +8,8 @@ require (
 )
 
 require (
-	github.com/dlclark/regexp2/v2 v2.5.1 // indirect
-	github.com/tiktoken-go/tokenizer v0.10.0 // indirect
+	github.com/klauspost/compress v1.20.4 // indirect
+	github.com/pkoukk/tiktoken-go-loader v0.0.2 // indirect
 	golang.org/x/sys v0.50.0 // indirect
 )
 

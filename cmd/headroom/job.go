@@ -26,7 +26,7 @@ type jobFlags struct {
 }
 
 func (j *jobFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&j.device, "device", "host:256MiB", "`DEVICE` to run on, with the memory that there is: host:SIZE or null:SIZE")
+	f.StringVar(&j.device, "device", "host:256MiB", "`DEVICE` to run on, with the memory that there is: host:SIZE, or null:SIZE for plans")
 	f.StringVar(&j.model, "model", "gpt2-mini", "`NAME` of the model: "+strings.Join(nn.GPT2Names(), ", "))
 	f.IntVar(&j.batch, "batch", 32, "sequences in a step")
 	f.IntVar(&j.seq, "seq", 256, "tokens in a sequence")
@@ -73,7 +73,7 @@ func defaultText() (string, error) {
 	root, err := exec.Command("go", "env", "GOROOT").Output()
 	path := filepath.Join(strings.TrimSpace(string(root)), "src", "testdata", "Isaac.Newton-Opticks.txt")
 	if err != nil {
-		return "", fmt.Errorf("no --data was given, and the Go installation with the default text was not found: %w", err)
+		return "", fmt.Errorf("no --data was given, and the Go installation with the default text was not found: give --data FILE (%w)", err)
 	}
 	return path, nil
 }

@@ -139,7 +139,7 @@ func TestCheckpointOfAnotherModel(t *testing.T) {
 			t.Errorf("status %d, want 2 with %q: %s", status, want, stderr)
 		}
 	}
-	if status, stdout, stderr := headroom("train", "--resume", "--out", out, "--data", data, "--device", "host:32MiB"); status != 0 || !strings.Contains(stdout, "in 3 steps") {
+	if status, stdout, stderr := headroom("train", "--resume", "--out", out, "--data", data, "--device", "host:32MiB"); status != 0 || !strings.Contains(stdout, "is finished: 3 steps") {
 		t.Errorf("a finished run: status %d\n%s%s", status, stdout, stderr)
 	}
 }

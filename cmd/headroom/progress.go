@@ -33,10 +33,19 @@ func (p *progress) step(s train.Progress) {
 	case p.bar:
 		const width = 24
 		full := width * s.Step / s.Steps
-		fmt.Fprintf(p.w, "\r\x1b[K[%s%s] %s", strings.Repeat("#", full), strings.Repeat(".", width-full), text)
+		line := fmt.Sprintf("[%s%s] %s", strings.Repeat("#", full), strings.Repeat(".", width-full), text)
+		fmt.Fprintf(p.w, "\r\x1b[K%s", line[:min(len(line), p.columns()-1)])
 	case s.Step == 1 || s.Step%every == 0:
 		fmt.Fprintln(p.w, text)
 	}
+}
+
+// columns is the width of the terminal: a longer line would not be drawn over.
+func (p *progress) columns() int {
+	if n, _, err := term.GetSize(int(p.w.(*os.File).Fd())); err == nil && n > 1 {
+		return n
+	}
+	return 80
 }
 
 func (p *progress) end() {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,7 +50,7 @@ one step for pytorch.org/memory_viz), checkpoint.safetensors (for --resume) and,
 at the end, model.safetensors with config.json.`,
 		Example: `  headroom train
   headroom train --device host:1GiB --model gpt2-mini --data ~/books --out runs/books
-  headroom train --resume --out runs/books`,
+  headroom train --resume --data ~/books --out runs/books`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.changed = cmd.Flags().Changed
@@ -63,7 +62,7 @@ at the end, model.safetensors with config.json.`,
 	fl.StringArrayVar(&f.data, "data", nil, "`PATH` of a file or folder of text; may be given several times (default: a book of the Go installation)")
 	fl.StringVar(&f.out, "out", "", "`DIR` for the results (default: a new one below runs/)")
 	fl.StringVar(&f.weights, "weights", "", "safetensors `FILE` to start from, with Hugging Face's names (default: random)")
-	fl.IntVar(&f.steps, "steps", 50, "steps to train")
+	fl.IntVar(&f.steps, "steps", 40, "steps to train")
 	fl.IntVar(&f.warmup, "warmup", 10, "steps until the learning rate is reached")
 	fl.Float64Var(&f.rate, "lr", 1e-3, "highest learning rate; it falls to a tenth along a cosine")
 	fl.Uint64Var(&f.seed, "seed", 1, "decides the initial weights and the order of the data")
@@ -80,6 +79,10 @@ func (f *trainFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	if checkpoint != nil {
 		defer checkpoint.Close()
+		if s := checkpoint.State; s.Step == c.Schedule.Steps {
+			_, err := fmt.Fprintf(stdout, "the run in %s is finished: %d steps, last loss %.3f\n", f.out, s.Step, s.Last)
+			return err
+		}
 	}
 	batches, err := f.load(ctx, c, stderr)
 	if err != nil {
@@ -99,7 +102,10 @@ func (f *trainFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err := f.report(summary, stdout); err != nil || !summary.Interrupted {
 		return err
 	}
-	return fmt.Errorf("interrupted after step %d, which is saved; to go on: headroom train --resume --out %s --device %s%s", summary.Steps, f.out, f.device, f.dataFlags())
+	if summary.Steps == 0 {
+		return errors.New("interrupted before the first step was done: nothing is saved")
+	}
+	return fmt.Errorf("interrupted after step %d, which is saved; to go on: headroom train --resume --out %s --device %s%s", summary.Steps, quoted(f.out), f.device, f.dataFlags())
 }
 
 // configure gives the configuration of a new run or, with its checkpoint, of
@@ -115,10 +121,13 @@ func (f *trainFlags) configure() (train.Config, *train.Checkpoint, error) {
 	if err := c.Validate(); err != nil {
 		return c, nil, usageError{err}
 	}
+	if f.saveEvery < 0 {
+		return c, nil, usagef("--save-every %d: give a number of steps, or 0 for the end alone", f.saveEvery)
+	}
 	if f.out == "" {
 		f.out = filepath.Join("runs", time.Now().Format("2006-01-02T15-04-05"))
 	}
-	if _, err := os.Stat(filepath.Join(f.out, train.CheckpointFile)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(f.out, train.CheckpointFile)); err == nil {
 		return c, nil, usagef("%s already holds a checkpoint: add --resume to go on with it, or choose another --out", f.out)
 	}
 	return c, nil, nil
@@ -273,10 +282,18 @@ func (f *trainFlags) dataFlags() string {
 	text := ""
 	if f.changed("data") {
 		for _, d := range f.data {
-			text += " --data " + d
+			text += " --data " + quoted(d)
 		}
 	}
 	return text
+}
+
+// quoted is s as a shell takes it.
+func quoted(s string) string {
+	if strings.ContainsAny(s, " \t\n'\"\\$`*?[]{}()<>|&;#~!") {
+		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	}
+	return s
 }
 
 func bytesText(n uint64) string { return fmt.Sprintf("%s (%d bytes)", size.Format(n), n) }
