@@ -53,7 +53,7 @@ func FuzzReplay(f *testing.F) {
 		if len(data) > 1<<10 {
 			return
 		}
-		s, o := hostile(data)
+		s, o := hostile(data) // Headroom's allocator keeps books of every 2 MiB: not too many
 		h := NewHistory(s, 0)
 		for n := range h.Len() + 1 {
 			state := h.At(n)
@@ -64,7 +64,7 @@ func FuzzReplay(f *testing.F) {
 		}
 		other := DefaultConf()
 		other.Expandable = !h.Conf.Expandable
-		for _, o := range []Options{{}, {Capacity: o.Capacity}, {Conf: &other}, {Conf: &other, Capacity: o.Capacity}, {Policy: Headroom, Capacity: min(o.Capacity, maxCapacity)}} {
+		for _, o := range []Options{{}, {Capacity: o.Capacity}, {Conf: &other}, {Conf: &other, Capacity: o.Capacity}, {Policy: Headroom, Capacity: 1 + o.Capacity%(4<<30)}} {
 			r, err := h.Replay(o)
 			if err != nil {
 				t.Fatalf("%+v: %v", o, err)

@@ -14,6 +14,7 @@ func (r *replayer) start() {
 	if r.recorded {
 		state := r.h.At(0)
 		r.load(&state)
+		r.m.figures.notePeaks()
 		early = slices.DeleteFunc(early, func(k int) bool { return r.blocks[k] != nil })
 		if len(early) > 0 {
 			r.differs("%d blocks from before the first event lie in no known segment", len(early))
@@ -27,7 +28,6 @@ func (r *replayer) start() {
 			r.m.free(r.blocks[k])
 		}
 	}
-	r.m.figures.notePeaks()
 	r.made = r.made[:0]
 }
 

@@ -120,6 +120,11 @@ type message struct {
 	devices []string          // of all of them
 }
 
+func (m *message) is(tag string) bool { return slices.Contains(m.tags, tag) }
+
+// tag adds a tag; it never writes to the table's own slice.
+func (m *message) tag(tag string) { m.tags = append(slices.Clip(m.tags), tag) }
+
 // process is memory held by a process, by the message.
 type process struct {
 	pid   string
@@ -142,13 +147,8 @@ func (m *message) tells(o *message) bool {
 // in two, is to be preferred to o, read with a blank at each line break. Where
 // both say as much, the likely one is.
 func (m *message) repairs(o *message, likely bool) bool {
-	switch {
-	case m == nil || o == nil:
-		return m != nil
-	case m.details() != o.details():
-		return m.details() > o.details()
-	}
-	return m.rank < o.rank || m.rank == o.rank && likely
+	same := m != nil && o != nil && m.rank == o.rank && m.details() == o.details()
+	return m.tells(o) || same && likely
 }
 
 // details counts what is known from m.

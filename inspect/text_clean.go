@@ -76,8 +76,8 @@ var (
 	quoted    = regexp.MustCompile(`^\s*(?:> ?)+`)
 	newEntry  = regexp.MustCompile(`^\d+[-/:]\d+[-/:]\d`) // a date or a time
 
-	numberEnd  = regexp.MustCompile(`\d\.?$`)
-	numberRest = regexp.MustCompile(`^\.?\d`)
+	numberEnd  = regexp.MustCompile(`\d(?:\.|e-?)?$`)
+	numberRest = regexp.MustCompile(`^(?:\.?\d|e[-+]\d)`)
 )
 
 // layout is a text as lines.

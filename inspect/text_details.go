@@ -14,6 +14,8 @@ func detailPyTorch(m *message) {
 	switch {
 	case strings.HasPrefix(m.text, "HIP"):
 		m.tag("hip")
+	case strings.HasPrefix(m.text, "NPU"):
+		m.tag("npu")
 	case strings.HasPrefix(m.text, "XPU"), strings.HasPrefix(m.text, "size larger than"):
 		m.tag("xpu")
 	}
@@ -27,11 +29,8 @@ func detailPyTorch(m *message) {
 
 // detailLlama notes what the buffer was for.
 func detailLlama(m *message) {
-	switch {
-	case strings.Contains(m.text, "compute buffer") || strings.Contains(m.text, "gallocr"):
+	if strings.Contains(m.text, "compute buffer") || strings.Contains(m.text, "gallocr") {
 		m.tag("compute")
-	case strings.Contains(m.text, "llama_params_fit"):
-		m.tag("plan")
 	}
 }
 
@@ -79,7 +78,7 @@ func detailTensorFlow(m *message) {
 }
 
 var (
-	scaleSteps = regexp.MustCompile(`(?:reducing(?: loss scale)?|setting loss scale|dynamic loss scale from [\d.e+-]+) to:? ?([\d.]+(?:e[+-]?\d+)?|inf|nan)`)
+	scaleSteps = regexp.MustCompile(`(?:reducing(?: ?loss ?scale)?|setting ?loss ?scale|dynamic ?loss ?scale ?from [\d.e+-]+) ?to:? ?([\d.]+(?:e[+-]?\d+)?|inf|nan)`)
 	scaleEnd   = regexp.MustCompile(`already at minimum|[Mm]inimum loss scale|oss (?:scale)?(?: is|:|=)? ?(?:inf|nan|0\.0\b)`)
 )
 

@@ -2,15 +2,9 @@ package inspect
 
 import (
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
-
-func (m *message) is(tag string) bool { return slices.Contains(m.tags, tag) }
-
-// tag adds tags; it never writes to the table's own slice.
-func (m *message) tag(tags ...string) { m.tags = append(slices.Clip(m.tags), tags...) }
 
 const (
 	gib = 1 << 30
@@ -48,10 +42,9 @@ func judgePool(m *message) Verdict {
 	m.complete()
 	f := m.figures
 	switch {
+	case m.secondary():
+		return Symptom
 	case m.absurd():
-		if m.secondary() {
-			return Symptom
-		}
 		return Corrupt
 	case m.limited():
 		return Limit
@@ -108,7 +101,9 @@ func (m *message) heldOutside() bool {
 var secondaryTo = regexp.MustCompile(`NCCL|[Ww]atchdog|[Tt]imed? ?out`)
 
 // secondary reports a garbage request in the wake of a failed collective.
-func (m *message) secondary() bool { return secondaryTo.MatchString(m.context) }
+func (m *message) secondary() bool {
+	return m.figures[figRequest] >= unreal && secondaryTo.MatchString(m.context)
+}
 
 // always gives the verdict that a wording has by itself.
 func always(v Verdict) func(*message) Verdict {

@@ -221,12 +221,11 @@ func wrap(text string, width int) string {
 // TestLongText hides each message among more lines than are looked at.
 func TestLongText(t *testing.T) {
 	noise := strings.Repeat("step 120 loss 2.31 lr 1e-4 tokens per second 41230, waiting for the next batch\n", maxText/2/70)
-	for _, c := range textCases(t) {
+	for i, c := range textCases(t) {
 		want, _ := ExplainText(c.text)
-		for _, text := range []string{noise + c.text + "\n" + noise, noise + noise + c.text} {
-			if got, err := ExplainText(text); err != nil || !reflect.DeepEqual(got, want) {
-				t.Errorf("%s: %+v, %v; want %+v", c.name, got, err, want)
-			}
+		places := []string{noise + c.text + "\n" + noise, noise + noise + c.text, c.text + "\n" + noise + noise}
+		if got, err := ExplainText(places[i%len(places)]); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, %v; want %+v", c.name, got, err, want)
 		}
 	}
 	repeated := strings.Repeat("Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 4.0\n", 5000)

@@ -114,8 +114,9 @@ var actions = []sentence{
 
 	{Fragmentation, "tf", "Set TF_GPU_ALLOCATOR=cuda_malloc_async, which maps memory together from pieces."},
 	{Fragmentation, "hip -old", "Set PYTORCH_HIP_ALLOC_CONF=expandable_segments:True: pieces of the {cached} can then serve one request."},
-	{Fragmentation, "pytorch -hip -old", "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PYTORCH_ALLOC_CONF from 2.9 on): pieces of the {cached} can then serve one request."},
-	{Fragmentation, "pytorch old", "Set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:{#split}, so that large blocks are not cut up for small requests, or update PyTorch to 2.1 or later and set expandable_segments:True."},
+	{Fragmentation, "npu", "Set PYTORCH_NPU_ALLOC_CONF=expandable_segments:True: pieces of the {cached} can then serve one request."},
+	{Fragmentation, "pytorch -hip -npu -xpu -old", "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PYTORCH_ALLOC_CONF from 2.9 on): pieces of the {cached} can then serve one request."},
+	{Fragmentation, "pytorch old -npu", "Set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:{#split}, so that large blocks are not cut up for small requests, or update PyTorch to 2.1 or later and set expandable_segments:True."},
 	{Fragmentation, "pytorch", "Run the largest batch (the longest sequence) first, or pad to few lengths: blocks made for it then serve all smaller ones."},
 	{Fragmentation, "pytorch", "If the cached memory comes from a phase that is over (loading a checkpoint, evaluation), call gc.collect() and torch.cuda.empty_cache() once after it."},
 	{Fragmentation, "pytorch", "To see which blocks keep the large holes apart, write a memory snapshot and run: headroom explain snapshot.pickle"},
@@ -159,7 +160,7 @@ var actions = []sentence{
 	{OtherProcess, "", "List who holds the device: nvidia-smi --query-compute-apps=pid,used_memory --format=csv, and end it; dead processes may hold memory that only fuser -v /dev/nvidia* shows."},
 	{OtherProcess, "-vllm", "Take another device: CUDA_VISIBLE_DEVICES=…, or ask the scheduler for a whole one."},
 	{OtherProcess, "tf", "To share the device, let the pool grow on demand: TF_FORCE_GPU_ALLOW_GROWTH=true, or set a memory_limit."},
-	{OtherProcess, "vllm", "Set --gpu-memory-utilization to at most {free/total} of the device, or end the other processes."},
+	{OtherProcess, "vllm", "Set --gpu-memory-utilization below {free:total}, or end the other processes."},
 
 	{Corrupt, "wrapped", "Restart the container or the sharing layer, so that its counters start again, and update it; the device's true use is in nvidia-smi on the host."},
 	{Corrupt, "-wrapped", "Look for the size at the failing line: a wrong shape or broadcast, an index or length read from garbage, an integer that overflowed, data that is damaged."},
