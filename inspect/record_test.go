@@ -18,6 +18,7 @@ type recorder struct {
 	pools   []trace.PoolID // of the changes
 	stack   *trace.Stack
 	calls   []call
+	waiting int // blocks that are pending
 	blocks  []*recordedBlock
 	known   map[uint64]trace.PoolID // pools of segments, by address
 }
@@ -62,12 +63,14 @@ func (r *recorder) event(a trace.Action, addr, size uint64, stream int, pool tra
 
 // settle records what the model did in a call, before the event of the call.
 func (r *recorder) settle() {
-	for _, x := range r.blocks {
-		if x.pending && x.b.owner != x.call+1 { // a retry or empty_cache waited for it
-			r.completed(x)
+	if len(r.m.pending) < r.waiting { // a retry or empty_cache waited
+		for _, x := range r.blocks {
+			if x.pending && x.b.owner != x.call+1 {
+				r.completed(x)
+			}
 		}
+		r.blocks = slices.DeleteFunc(r.blocks, func(x *recordedBlock) bool { return x.b == nil })
 	}
-	r.blocks = slices.DeleteFunc(r.blocks, func(x *recordedBlock) bool { return x.b == nil })
 	for i, c := range r.changes {
 		r.event(c.action, c.addr, c.size, c.stream, r.pools[i])
 	}
@@ -78,6 +81,7 @@ func (r *recorder) completed(x *recordedBlock) {
 	r.event(trace.FreeCompleted, x.addr, x.size, x.stream, x.pool)
 	r.calls = append(r.calls, call{action: 'c', block: x.call})
 	x.b = nil
+	r.waiting--
 }
 
 // done ends a call.
@@ -110,6 +114,7 @@ func (r *recorder) free(i int, now bool) {
 	x := r.blocks[i]
 	if !x.pending {
 		x.pending = true
+		r.waiting++
 		r.m.free(x.b)
 		r.calls = append(r.calls, call{action: 'f', block: x.call})
 		r.event(trace.FreeRequested, x.addr, x.size, x.stream, x.pool)
@@ -118,7 +123,9 @@ func (r *recorder) free(i int, now bool) {
 	if now {
 		r.m.complete(x.b)
 		r.completed(x)
-		r.blocks = slices.Delete(r.blocks, i, i+1)
+		last := len(r.blocks) - 1
+		r.blocks[i] = r.blocks[last]
+		r.blocks = r.blocks[:last]
 		r.done()
 	}
 }

@@ -38,11 +38,10 @@ func (l *Lease) block(n int) trace.Block {
 
 // leaseReader goes through the events of blocks.
 type leaseReader struct {
-	h       *History
-	open    map[uint64]int32 // by address: what is live or pending
-	seen    map[uint64]bool  // addresses of events
-	early   []Lease          // from before the first event, in the order in which they show
-	byEvent []int32          // of early ones, -2 minus the index
+	h     *History
+	open  map[uint64]int32 // by address: what is live or pending
+	seen  map[uint64]bool  // addresses of events
+	early []Lease          // from before the first event, in the order in which they show
 	// Recorders may leave kinds of events out.
 	requests, completions bool
 }

@@ -27,6 +27,7 @@ package inspect
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf16"
@@ -54,19 +55,23 @@ func ExplainText(text string) (*Report, error) {
 	return m.report(verdict), nil
 }
 
-// IsErrorText reports whether b is a text with a message that ExplainText may
-// know, rather than a snapshot or another binary file. It looks at the first
-// and the last few MiB.
-func IsErrorText(b []byte) bool {
-	const enough = 4 << 20
-	head, tail := decode(string(b[:min(len(b), enough)])), decode(string(b[max(0, len(b)-enough):]))
-	if binary(head) {
+// IsErrorText tells by the first bytes of an input, a few KiB, whether it is a
+// text for ExplainText rather than a snapshot: neither binary nor, unless it
+// speaks of memory that ran out, JSON.
+func IsErrorText(head []byte) bool {
+	text := decode(string(head))
+	switch {
+	case len(head) == 0 || binary(text):
 		return false
+	case startsJSON.MatchString(text):
+		return slices.ContainsFunc(allKeys(), func(key string) bool { return strings.Contains(text, key) })
 	}
-	return slices.ContainsFunc(allKeys(), func(key string) bool {
-		return strings.Contains(head, key) || strings.Contains(tail, key)
-	})
+	return true
 }
+
+// startsJSON matches an object or an array of arrays or objects, but not the
+// bracket that begins a line of many logs.
+var startsJSON = regexp.MustCompile(`^\s*(?:\{\s*["}]|\[\s*[\[{\]])`)
 
 // binary recognises pickles, compressed files and others that are no text.
 func binary(text string) bool {

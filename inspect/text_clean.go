@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -47,6 +48,26 @@ func excerpt(text string) string {
 		}
 	}
 	return out.String()
+}
+
+// ReadText reads a text for ExplainText from in: all of it, or of a longer one
+// the parts that ExplainText searches, so that memory stays bounded.
+func ReadText(in io.Reader) (string, error) { return readEnds(in, maxSearch) }
+
+// readEnds reads in and keeps its first and its last n bytes, or all of it when
+// it has no more than both.
+func readEnds(in io.Reader, n int) (string, error) {
+	text, err := io.ReadAll(io.LimitReader(in, 2*int64(n)))
+	for err == nil && len(text) == 2*n {
+		var more []byte
+		more, err = io.ReadAll(io.LimitReader(in, int64(n)))
+		if len(more) == 0 {
+			break
+		}
+		tail := append(text[n:], more...)
+		text = append(text[:n], tail[len(tail)-n:]...)
+	}
+	return string(text), err
 }
 
 // places finds the first and the last few occurrences of key.

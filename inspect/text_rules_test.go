@@ -124,7 +124,7 @@ func textOracle(r *Report) Verdict {
 func TestPrintedFiguresAndRules(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	seen := map[Verdict]int{}
-	for i := range 1500 {
+	for i := range 800 {
 		b := randomBooks(random)
 		text := ages[i%len(ages)](b)
 		r, err := ExplainText(text)
@@ -161,7 +161,7 @@ func TestPrintedFiguresAndRules(t *testing.T) {
 		}
 	}
 	for _, v := range []Verdict{Corrupt, Limit, OversizeRequest, Platform, OtherProcess, OutsidePool, Fragmentation, Tight, Capacity} {
-		if seen[v] < 8 {
+		if seen[v] < 5 {
 			t.Errorf("only %d messages with %s: %v", seen[v], v, seen)
 		}
 	}

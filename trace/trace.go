@@ -1,5 +1,6 @@
-// Package trace is the record of device memory: events, segments, blocks and
-// statistics, written in the format of PyTorch's memory snapshots.
+// Package trace is the record of device memory: events, segments, blocks,
+// settings and annotations, read and written in the format of PyTorch's memory
+// snapshots and in one of our own.
 //
 // # Words
 //
@@ -11,9 +12,43 @@
 // # From events to a file
 //
 // An allocator tells a [Sink] what happens. A [Recorder] is the sink that
-// keeps it. Its entries and the allocator's segments make a [Snapshot], which
+// keeps it. Its [Trace] and the allocator's segments make a [Snapshot], which
 // WritePickle writes so that pytorch.org/memory_viz and PyTorch's
 // _memory_viz.py open it.
+//
+// # From a file to events
+//
+// [Read] takes PyTorch's snapshots of all versions, our own files, and the
+// records of PyTorch's profiler that tell allocations. It is made for files
+// from strangers: it runs no code, its memory is bounded by what the file
+// tells, and of a damaged file it gives what can be read.
+//
+// # JSON lines
+//
+// WriteJSONLines writes one object a line, for tools. Fields that are zero,
+// empty or false may be missing, readers ignore fields and kinds that they do
+// not know, and addresses and sizes are integers of up to 64 bits. The first line is the
+// header:
+//
+//	{"format":"headroom-trace","version":1,"devices":1,
+//	 "settings":{"conf":"","max_split_size_bytes":-1,"expandable_segments":false,…},
+//	 "annotations":[{"name":"step","begin":true,"device":0,"time_us":1700000000000000}]}
+//
+// Without "settings" they are not known. "no_addresses" says that addresses
+// are made up. Then come the segments, each with the blocks that tile it, and
+// the events, those of each device in their order:
+//
+//	{"kind":"segment","device":0,"stream":0,"address":4096,"size_bytes":2097152,"small":true,
+//	 "blocks":[{"address":4096,"size_bytes":512,"requested_bytes":500,"state":"active_allocated",
+//	            "purpose":"parameter","stack":1,"frames":[{"file":"train.py","line":7,"func":"main"}]}]}
+//	{"kind":"event","device":0,"stream":0,"action":"alloc","address":4096,"size_bytes":500,
+//	 "time_us":1700000000000000,"purpose":"parameter","stack":1}
+//
+// Actions and states are PyTorch's, purposes ours. "stack" is the number of a
+// call stack, from 1 on; its "frames", innermost first, stand where the number
+// is used for the first time. An event "oom" has "device_free_bytes" in place
+// of "address". Further fields are "pool" (two numbers), "expandable" of a
+// segment, "compile_context" and "note" of an event.
 package trace
 
 import "fmt"
