@@ -118,8 +118,12 @@ func (h *History) replayPyTorch(o Options) (*Result, error) {
 	return newReplayer(h, conf, o.Capacity).run(), nil
 }
 
-// cannotFit says what did not fit, for messages.
+// String says what did not fit, for messages.
 func (o *OOM) String() string {
-	return fmt.Sprintf("event %d asked for %s with %s live, %s cached and %s reserved", o.Event, size.Format(o.RequestBytes),
+	who := fmt.Sprintf("event %d", o.Event)
+	if o.Event < 0 {
+		who = "a block from before the first event"
+	}
+	return fmt.Sprintf("%s asked for %s with %s live, %s cached and %s reserved", who, size.Format(o.RequestBytes),
 		size.Format(o.LiveBytes), size.Format(o.CachedBytes), size.Format(o.ReservedBytes))
 }

@@ -39,8 +39,7 @@ func (l *Lease) block(n int) trace.Block {
 // leaseReader goes through the events of blocks.
 type leaseReader struct {
 	h     *History
-	open  map[uint64]int32 // by address: what is live or pending
-	seen  map[uint64]bool  // addresses of events
+	last  map[uint64]int32 // by address: the lease that was there last
 	early []Lease          // from before the first event, in the order in which they show
 	// Recorders may leave kinds of events out.
 	requests, completions bool
@@ -48,10 +47,13 @@ type leaseReader struct {
 
 // findLeases fills in Leases, lease and stale.
 func (h *History) findLeases() {
-	r := leaseReader{h: h, open: map[uint64]int32{}, seen: map[uint64]bool{}}
+	r := leaseReader{h: h, last: map[uint64]int32{}}
 	for _, e := range h.trace.All() {
 		r.requests = r.requests || e.Action == trace.FreeRequested
 		r.completions = r.completions || e.Action == trace.FreeCompleted
+		if r.requests && r.completions {
+			break
+		}
 	}
 	h.lease = make([]int32, h.Len())
 	for i, e := range h.trace.All() {
@@ -60,7 +62,7 @@ func (h *History) findLeases() {
 		case trace.Alloc:
 			h.lease[i] = r.alloc(i, &e)
 		case trace.FreeRequested:
-			h.lease[i] = r.free(i, &e, !r.completions)
+			h.lease[i] = r.free(i, &e)
 		case trace.FreeCompleted:
 			h.lease[i] = r.complete(i, &e)
 		}
@@ -78,11 +80,19 @@ func (r *leaseReader) lease(k int32) *Lease {
 	return &r.h.Leases[k]
 }
 
+// open gives the lease that is live or pending at an address.
+func (r *leaseReader) open(addr uint64) (k int32, ok bool) {
+	k, ok = r.last[addr]
+	return k, ok && r.lease(k).Done == r.h.Len()
+}
+
 // addEarly adds a lease from before the first event and gives its number.
 func (r *leaseReader) addEarly(l Lease) int32 {
 	l.Born = -1
 	r.early = append(r.early, l)
-	return -1 - int32(len(r.early))
+	k := -1 - int32(len(r.early))
+	r.last[l.Addr] = k
+	return k
 }
 
 func newLease(e *trace.Entry, events int) Lease {
@@ -92,7 +102,7 @@ func newLease(e *trace.Entry, events int) Lease {
 // alloc begins a lease. One that is open at the same address ends here: its
 // free was not recorded.
 func (r *leaseReader) alloc(i int, e *trace.Entry) int32 {
-	if k, ok := r.open[e.Addr]; ok {
+	if k, ok := r.open(e.Addr); ok {
 		old := r.lease(k)
 		old.Freed, old.Done = min(old.Freed, i), i
 		r.h.stale[i] = k
@@ -101,43 +111,40 @@ func (r *leaseReader) alloc(i int, e *trace.Entry) int32 {
 	l.Born, l.Stack = i, e.Stack
 	k := int32(len(r.h.Leases))
 	r.h.Leases = append(r.h.Leases, l)
-	r.open[e.Addr], r.seen[e.Addr] = k, true
+	r.last[e.Addr] = k
 	return k
 }
 
-// free ends the live time of a lease, and its pending time if done.
-func (r *leaseReader) free(i int, e *trace.Entry, done bool) int32 {
-	k, ok := r.open[e.Addr]
+// free ends the live time of a lease, and its pending time if completions are
+// not recorded.
+func (r *leaseReader) free(i int, e *trace.Entry) int32 {
+	k, ok := r.open(e.Addr)
 	if !ok {
 		k = r.addEarly(newLease(e, r.h.Len()))
-		r.open[e.Addr], r.seen[e.Addr] = k, true
 	}
 	l := r.lease(k)
 	if l.Freed < i {
 		return -1 // freed twice
 	}
 	l.Freed = i
-	if done {
+	if !r.completions {
 		l.Done = i
-		delete(r.open, e.Addr)
 	}
 	return k
 }
 
 // complete ends the pending time of a lease.
 func (r *leaseReader) complete(i int, e *trace.Entry) int32 {
-	k, ok := r.open[e.Addr]
+	k, ok := r.open(e.Addr)
 	if !ok {
 		l := newLease(e, r.h.Len())
 		if r.requests {
 			l.Freed = -1
 		}
 		k = r.addEarly(l)
-		r.seen[e.Addr] = true
 	}
 	l := r.lease(k)
 	l.Freed, l.Done = min(l.Freed, i), i
-	delete(r.open, e.Addr)
 	return k
 }
 
@@ -159,17 +166,17 @@ func (r *leaseReader) takeFinal() {
 }
 
 func (r *leaseReader) finalBlock(s *trace.Segment, b *trace.Block) {
-	k, open := r.open[b.Addr]
+	k, known := r.last[b.Addr]
 	switch {
-	case open && r.lease(k).Size == b.Requested:
-		l := r.lease(k)
-		l.Block, l.Pool = b.Size, s.Pool
-	case !open && !r.seen[b.Addr] && r.h.snapshot.Cut == nil:
+	case known:
+		if l := r.lease(k); l.Done == r.h.Len() && l.Size == b.Requested {
+			l.Block, l.Pool = b.Size, s.Pool
+		}
+	case r.h.snapshot.Cut == nil:
 		l := Lease{Addr: b.Addr, Size: b.Requested, Block: b.Size, Stream: s.Stream, Pool: s.Pool, Purpose: b.Purpose, Stack: b.Stack, Freed: r.h.Len(), Done: r.h.Len()}
 		if b.State == trace.Pending {
 			l.Freed = -1
 		}
-		r.seen[b.Addr] = true
 		r.addEarly(l)
 	}
 }

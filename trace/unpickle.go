@@ -356,19 +356,29 @@ func (v value) events() (first, n int) { return int(v.n >> 32), int(uint32(v.n))
 // set fills the open dictionary at index at of the stack with what stands above
 // it, keys and values in turn. What is no open dictionary is not changed.
 func (u *unpickler) set(at int) error {
-	const described = 10 // values with keys that are not known, for a message
+	const enough = 64 // values of keys that are not known
 	items := u.stack[at+1:]
 	if len(items)%2 != 0 {
 		return u.errorf("a dictionary has a key without a value")
 	}
-	for i := 0; i < len(items); i += 2 {
-		key, v := u.resolve(items[i]), u.resolve(items[i+1])
-		o := u.object(u.stack[at])
-		if o != nil && o.isDict && (len(o.items) < described || key.isKey()) {
-			o.items = append(o.items, key, v)
+	for i, v := range items {
+		if v.kind == kindOpen {
+			items[i] = u.resolve(v)
 		}
 	}
 	u.stack = u.stack[:at+1]
+	o := u.object(u.stack[at])
+	switch {
+	case o == nil || !o.isDict:
+	case len(o.items)+len(items) <= enough:
+		o.items = append(o.items, items...)
+	default:
+		for i := 0; i < len(items); i += 2 {
+			if items[i].isKey() {
+				o.items = append(o.items, items[i], items[i+1])
+			}
+		}
+	}
 	return nil
 }
 

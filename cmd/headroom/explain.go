@@ -78,11 +78,11 @@ func explainInput(in io.Reader, x exports) (*inspect.Report, error) {
 	}
 	all := io.MultiReader(bytes.NewReader(head[:n]), in)
 	if inspect.IsErrorText(head[:n]) {
-		text, err := io.ReadAll(io.LimitReader(all, maxText))
+		text, err := inspect.ReadText(all)
 		if err != nil {
 			return nil, err
 		}
-		return explainText(string(text), x)
+		return explainText(text, x)
 	}
 	s, err := trace.Read(all)
 	if err != nil {
@@ -102,9 +102,6 @@ func explainText(text string, x exports) (*inspect.Report, error) {
 	}
 	return inspect.ExplainText(text)
 }
-
-// maxText is how much of a log is read.
-const maxText = 64 << 20
 
 func reportOn(w io.Writer, r *inspect.Report, asJSON bool, failOn []string) error {
 	var err error
