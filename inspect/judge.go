@@ -27,6 +27,9 @@ func (e *evidence) judge(r *Report, growth []Growth) {
 		r.Unhelpful = append(r.Unhelpful, "allocator settings and torch.cuda.empty_cache(): the memory is in use, not cached")
 	case e.oom >= 0:
 		e.judgeOOM(r)
+	case e.h.snapshot.Cut != nil:
+		r.Verdict = Unknown
+		r.Summary = fmt.Sprintf("the file is cut, and what stands before its end tells of no failure: %s live at the peak, with %s reserved", size.Format(e.live), size.Format(e.reserved))
 	default:
 		r.Verdict = Healthy
 		r.Summary = fmt.Sprintf("nothing failed and nothing grows: %s live at the peak, with %s reserved", size.Format(e.live), size.Format(e.reserved))
