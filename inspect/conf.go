@@ -21,7 +21,7 @@ type Conf struct {
 	MaxNonSplitRounding uint64     // how much larger than the request an unsplit block may be
 	LargeSegment        uint64     // segment for requests of 1 to 10 MiB, and page of large expandable segments
 	Divisions           [16]uint64 // steps to the next power of two, by size: 1, 2, 4 … 32768 MiB and more; 0: rounded to 512 bytes
-	GCThreshold         float64    // share of the allowed memory from which cached blocks are collected; 0: never
+	GCThreshold         float64    // share of what MemoryFraction allows from which cached blocks are collected; 0, or no MemoryFraction below 1: never
 	Expandable          bool       // segments grow page by page
 	MemoryFraction      float64    // share of the device that may be reserved
 	ThrowOnOOM          bool       // a request beyond MemoryFraction fails at once

@@ -440,86 +440,109 @@ func TestModelAgainstOracle(t *testing.T) {
 	}
 }
 
+// twins is a model and an oracle that are told the same.
+type twins struct {
+	t             *testing.T
+	rng           *rand.Rand
+	m             *model
+	o             *oracle
+	made          []change
+	live, pending []twin
+	failures      int
+}
+
+type twin struct {
+	b *block
+	o *oracleBlock
+}
+
 // againstOracle plays one program and counts the requests that failed.
 func againstOracle(t *testing.T, text string, seed uint64) int {
 	conf, err := ParseConf(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rng := rand.New(rand.NewPCG(seed, 1))
-	capacity := uint64(100+rng.IntN(300)) * mib
-	m := newModel(conf, capacity, newDriver())
-	o := &oracle{conf: conf, capacity: capacity, allowed: m.allowed, place: newDriver(), lookups: map[oraclePool]uint64{}}
-	var made []change
-	m.onChange = func(c change) { made = append(made, c) }
-	type pair struct {
-		b *block
-		o *oracleBlock
-	}
-	var live, pending []pair
-	take := func(list *[]pair) pair {
-		i := rng.IntN(len(*list))
-		p := (*list)[i]
-		*list = slices.Delete(*list, i, i+1)
-		return p
-	}
-	failures := 0
+	x := &twins{t: t, rng: rand.New(rand.NewPCG(seed, 1))}
+	capacity := uint64(100+x.rng.IntN(300)) * mib
+	x.m = newModel(conf, capacity, newDriver())
+	x.o = &oracle{conf: conf, capacity: capacity, allowed: x.m.allowed, place: newDriver(), lookups: map[oraclePool]uint64{}}
+	x.m.onChange = func(c change) { x.made = append(x.made, c) }
 	for step := range 250 {
-		action := "alloc"
-		switch n := rng.IntN(100); {
-		case n < 40 && len(live) > 0:
-			action = "free"
-			p := take(&live)
-			m.free(p.b)
-			p.o.state = isPending
-			if n < 10 {
-				pending = append(pending, p)
-				break
-			}
-			m.complete(p.b)
-			o.cut(p.o, p.o.addr, p.o.addr+p.o.size, isFree)
-		case n < 50 && len(pending) > 0:
-			action = "complete"
-			if p := take(&pending); p.b.state == isPending && slices.Contains(p.o.seg.blocks, p.o) {
-				m.complete(p.b)
-				o.cut(p.o, p.o.addr, p.o.addr+p.o.size, isFree)
-			}
-		case n < 52:
-			action = "empty"
-			m.releaseCached()
-			o.release()
-			pending = nil
-		default:
-			size, stream, id := randomSize(rng), rng.IntN(8)/6, trace.PoolID{0, uint64(rng.IntN(10) / 9)}
-			action = fmt.Sprintf("alloc %d on %d of %v", size, stream, id)
-			retries := m.figures.retries
-			b, x := m.malloc(size, stream, id), o.malloc(size, stream, id)
-			if (b == nil) != (x == nil) || b != nil && (b.addr != x.addr || b.size != x.size) {
-				t.Fatalf("step %d, %s: model gives %+v, oracle %+v", step, action, b, x)
-			}
-			if m.figures.retries > retries {
-				pending = nil
-			}
-			if b == nil {
-				failures++
-				break
-			}
-			live = append(live, pair{b, x})
-		}
-		if err := checkModel(m); err != nil {
-			t.Fatalf("step %d, %s: %v", step, action, err)
-		}
-		if got, want := m.layout(0), o.layout(); !reflect.DeepEqual(got, want) {
-			t.Fatalf("step %d, %s: model\n%+v\noracle\n%+v", step, action, got, want)
-		}
-		if !slices.Equal(made, o.changes) || m.figures.retries != o.retries || m.figures.reserved != o.reserved() {
-			t.Fatalf("step %d, %s: model took %v, %d retries, oracle %v, %d", step, action, made, m.figures.retries, o.changes, o.retries)
-		}
+		x.compare(step, x.step())
 	}
-	if len(made) == 0 {
+	if len(x.made) == 0 {
 		t.Fatal("the program took nothing")
 	}
-	return failures
+	return x.failures
+}
+
+// step does one thing and says which.
+func (x *twins) step() string {
+	switch n := x.rng.IntN(100); {
+	case n < 40 && len(x.live) > 0:
+		p := x.take(&x.live)
+		x.m.free(p.b)
+		p.o.state = isPending
+		if n < 10 {
+			x.pending = append(x.pending, p)
+			return "free, pending"
+		}
+		x.complete(p)
+		return "free"
+	case n < 50 && len(x.pending) > 0:
+		x.complete(x.take(&x.pending))
+		return "complete"
+	case n < 52:
+		x.m.releaseCached()
+		x.o.release()
+		x.pending = nil
+		return "empty"
+	}
+	return x.alloc()
+}
+
+// take takes any twin out of a list.
+func (x *twins) take(list *[]twin) twin {
+	i := x.rng.IntN(len(*list))
+	p := (*list)[i]
+	*list = slices.Delete(*list, i, i+1)
+	return p
+}
+
+func (x *twins) complete(p twin) {
+	x.m.complete(p.b)
+	x.o.cut(p.o, p.o.addr, p.o.addr+p.o.size, isFree)
+}
+
+func (x *twins) alloc() string {
+	size, stream, id := randomSize(x.rng), x.rng.IntN(8)/6, trace.PoolID{0, uint64(x.rng.IntN(10) / 9)}
+	action := fmt.Sprintf("alloc %d on %d of %v", size, stream, id)
+	retries := x.m.figures.retries
+	b, o := x.m.malloc(size, stream, id), x.o.malloc(size, stream, id)
+	if (b == nil) != (o == nil) || b != nil && (b.addr != o.addr || b.size != o.size) {
+		x.t.Fatalf("%s: model gives %+v, oracle %+v", action, b, o)
+	}
+	if x.m.figures.retries > retries {
+		x.pending = nil // it waited for them
+	}
+	if b == nil {
+		x.failures++
+	} else {
+		x.live = append(x.live, twin{b, o})
+	}
+	return action
+}
+
+func (x *twins) compare(step int, action string) {
+	if err := checkModel(x.m); err != nil {
+		x.t.Fatalf("step %d, %s: %v", step, action, err)
+	}
+	if got, want := x.m.layout(0), x.o.layout(); !reflect.DeepEqual(got, want) {
+		x.t.Fatalf("step %d, %s: model\n%+v\noracle\n%+v", step, action, got, want)
+	}
+	if !slices.Equal(x.made, x.o.changes) || x.m.figures.retries != x.o.retries || x.m.figures.reserved != x.o.reserved() {
+		x.t.Fatalf("step %d, %s: model took %v, %d retries, oracle %v, %d", step, action, x.made, x.m.figures.retries, x.o.changes, x.o.retries)
+	}
 }
 
 // randomSize gives sizes of all classes.

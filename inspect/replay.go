@@ -64,6 +64,8 @@ type Result struct {
 	EmptyCaches        int    `json:"empty_caches"`       // times the program gave all cached memory back
 	AvoidedOOMs        int    `json:"avoided_ooms"`       // requests that failed in the record and are served here
 	OOM                *OOM   `json:"oom"`                // the first request that failed; nil: none did
+	// Notes say what about the settings may surprise.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // OOM is a request that failed, with the figures of that moment.
@@ -115,7 +117,11 @@ func (h *History) replayPyTorch(o Options) (*Result, error) {
 	if o.Conf != nil && o.Capacity == 0 && conf.MemoryFraction < 1 {
 		return nil, fmt.Errorf("per_process_memory_fraction:%s is a share of the device: say how much it has (capacity)", formatFloat(conf.MemoryFraction))
 	}
-	return newReplayer(h, conf, o.Capacity).run(), nil
+	r := newReplayer(h, conf, o.Capacity).run()
+	if o.Conf != nil && conf.GCThreshold > 0 && conf.MemoryFraction >= 1 {
+		r.Notes = append(r.Notes, "garbage_collection_threshold does nothing without per_process_memory_fraction below 1")
+	}
+	return r, nil
 }
 
 // String says what did not fit, for messages.

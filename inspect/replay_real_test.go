@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/headroom-go/headroom/trace"
@@ -28,7 +29,7 @@ func TestRealTrace(t *testing.T) {
 	}
 	want := Result{Policy: PyTorch, Events: 36491, PeakLiveBytes: 15858110464, PeakRequestedBytes: 15856683076, PeakReservedBytes: 16741564416,
 		FinalLiveBytes: 4091136512, FinalReservedBytes: 16741564416, Exact: true}
-	if *got != want {
+	if !reflect.DeepEqual(*got, want) {
 		t.Errorf("%+v, want %+v", *got, want)
 	}
 	// The simulated driver puts segments in other places, but in the same order.

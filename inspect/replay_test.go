@@ -248,8 +248,12 @@ func TestReplayOptions(t *testing.T) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
-	got, err := Replay(&trace.Snapshot{}, Options{})
-	if err != nil || got.Events != 0 || !got.Exact {
+	got, err := Replay(s, Options{Conf: conf("garbage_collection_threshold:0.5")})
+	if err != nil || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], "per_process_memory_fraction") {
+		t.Errorf("%+v, %v", got, err)
+	}
+	got, err = Replay(&trace.Snapshot{}, Options{})
+	if err != nil || len(got.Notes) > 0 || got.Events != 0 || !got.Exact {
 		t.Errorf("an empty snapshot: %+v, %v", got, err)
 	}
 }

@@ -122,13 +122,6 @@ func (u *unpickler) run() error {
 		if in.pos == len(in.buf) {
 			return u.ends("")
 		}
-		if b := in.buf[in.pos:]; b[0] == opBinGet && len(b) > 1 { // three of four
-			in.pos += 2
-			if err := u.get(uint32(b[1])); err != nil {
-				return err
-			}
-			continue
-		}
 		code := &opcodes[in.buf[in.pos]]
 		if in.pos+1+code.arg > len(in.buf) {
 			return u.ends(code.name)
