@@ -102,12 +102,12 @@ func jsonLines(t testing.TB, s *Snapshot) []byte {
 
 // TestReadsWhatWeWrite reads our own files, plain and compressed.
 func TestReadsWhatWeWrite(t *testing.T) {
-	for seed := uint64(0); seed < 8; seed++ {
+	for seed := uint64(0); seed < 4; seed++ {
 		want := randomSnapshot(rand.New(rand.NewPCG(seed, 1)), 2500)
 		file := pickled(t, want)
 		equal(t, fmt.Sprint("pickle of seed ", seed), mustRead(t, "pickle", file), want)
 		equal(t, fmt.Sprint("JSON lines of seed ", seed), mustRead(t, "JSON lines", jsonLines(t, want)), want)
-		if seed > 3 {
+		if seed > 0 {
 			continue
 		}
 		equal(t, "gzip", mustRead(t, "gzip", gzipped(t, file)), want)
