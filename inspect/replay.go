@@ -60,7 +60,7 @@ type Result struct {
 	FinalReservedBytes uint64 `json:"final_reserved_bytes"`
 	Exact              bool   `json:"exact"`              // the replay equals the record in every address, segment and block
 	Mismatch           string `json:"mismatch,omitempty"` // the first difference, if there is one
-	Retries            int    `json:"retries"`            // requests for which all cached memory was given back
+	Retries            int    `json:"retries"`            // requests for which all cached memory was given back; as far as the record tells, where it is followed
 	EmptyCaches        int    `json:"empty_caches"`       // times the program gave all cached memory back
 	AvoidedOOMs        int    `json:"avoided_ooms"`       // requests that failed in the record and are served here
 	OOM                *OOM   `json:"oom"`                // the first request that failed; nil: none did

@@ -43,30 +43,33 @@ func newReplayer(h *History, conf Conf, capacity uint64) *replayer {
 	return r
 }
 
-// run plays everything.
+// run plays everything, up to the first request that fails here only.
 func (r *replayer) run() *Result {
 	r.start()
-	i := 0
-	for ; i < r.h.Len() && !r.failed; i++ {
-		r.play(i)
+	for i := 0; i < r.h.Len() && !r.failed; i++ {
+		if r.play(i); !r.failed {
+			r.result.Events = i + 1
+		}
 	}
-	if r.failed && i > 0 {
-		i--
-	}
-	if r.recorded && !r.failed {
-		r.compareEnd()
-	} else if !r.recorded {
+	switch {
+	case !r.recorded:
 		r.differs("the settings, the capacity or the allocator are not the recorded ones")
-	} else {
+	case r.failed:
 		r.differs("the replay ended at a request that did not fit")
+	default:
+		r.compareEnd()
 	}
+	r.sum()
+	return r.result
+}
+
+// sum fills in the figures at the end.
+func (r *replayer) sum() {
 	f := &r.m.figures
-	r.result.Events = i
 	r.result.PeakLiveBytes, r.result.PeakRequestedBytes, r.result.PeakReservedBytes = f.peakLive, f.peakRequested, f.peakReserved
 	r.result.FinalLiveBytes, r.result.FinalReservedBytes = f.live, f.reserved
 	r.result.Retries += f.retries
 	r.result.Exact = r.result.Mismatch == ""
-	return r.result
 }
 
 func (r *replayer) play(i int) {
