@@ -280,17 +280,9 @@ func (t *Tensor) copyDense() *Tensor {
 	return c
 }
 
-// Address is where the elements begin on the device, for code that queues its
-// own work on the runtime's stream.
-func (t *Tensor) Address() device.Ptr { return t.ptr() }
-
 // Set replaces the elements of t, dense float32, by data; it waits until data
 // may be reused.
 func (t *Tensor) Set(data []float32) {
 	t.Upload(device.BytesOf(data))
 	t.rt.mustSync()
 }
-
-// Changed says that code outside this package changed t's elements in place,
-// so that a backward that needs the old ones fails.
-func (t *Tensor) Changed() { t.st.version++ }
