@@ -3,6 +3,8 @@ package device
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"math"
 	"slices"
 	"sort"
 	"strings"
@@ -16,19 +18,26 @@ import (
 // allowed and changes nothing; the other one enters the step, which was
 // checked and has been carried out. The caller holds the device's lock.
 //
-//	used           == granularity · handles.live + Σ plain
-//	used           <= capacity
-//	len(mapped)    == number of handles with an address == Σ ranges.mapped
-//	mapped[p] == h <=> handles.at(h) == p
+// The device's own handles have numbers from 1 on, those that were imported
+// from firstImport on, none of them twice.
+//
+//	used        == granularity · handles.live + Σ plain
+//	used        <= capacity
+//	len(mapped) == Σ ranges.mapped
+//	maps(h)     == number of p with mapped[p] == h, at most 1 without Info.Alias
+//	aliases     == Σ max(maps(h) − 1, 0)
 type book struct {
-	info    Info
-	limit   int // handles and plain allocations at most, for want of memory mappings; 0: no limit
-	used    uint64
-	plain   map[Ptr]uint64 // size of each plain allocation
-	ranges  []*addresses   // in the order of their start
-	mapped  map[Ptr]Handle // the handle behind each granule of address that has one
-	handles handleTable
-	closed  bool
+	info       Info
+	limit      int // pieces at most, for want of memory mappings; 0: no limit
+	used       uint64
+	plain      map[Ptr]uint64 // size of each plain allocation
+	ranges     []*addresses   // in the order of their start
+	mapped     map[Ptr]Handle // the handle behind each granule of address that has one
+	aliases    int            // mappings beyond the first of their handle
+	handles    handleTable
+	imports    map[Handle]*int // how many addresses each imported handle has
+	nextImport Handle
+	closed     bool
 }
 
 // addresses is a range that Reserve gave.
@@ -37,6 +46,9 @@ type addresses struct {
 	size   uint64
 	mapped int // granules with memory
 }
+
+// firstImport is the number of the first imported handle.
+const firstImport Handle = 1 << 32
 
 // allocUnit is the alignment of plain allocations; their size counts in it.
 const allocUnit = 512
@@ -47,7 +59,10 @@ var (
 )
 
 func newBook(info Info, limit int) book {
-	return book{info: info, limit: limit, plain: map[Ptr]uint64{}, mapped: map[Ptr]Handle{}}
+	return book{
+		info: info, limit: limit, plain: map[Ptr]uint64{}, mapped: map[Ptr]Handle{},
+		imports: map[Handle]*int{}, nextImport: firstImport,
+	}
 }
 
 // misuse makes an error for a call that the state does not allow.
@@ -72,8 +87,15 @@ func (b *book) admit(bytes uint64) error {
 		return fmt.Errorf("%w: %s asked of %s, which has %s free of %s",
 			ErrOutOfMemory, size.Format(bytes), b.info.Name, size.Format(free), size.Format(b.info.Capacity))
 	}
-	if pieces := b.handles.live + len(b.plain); b.limit > 0 && pieces >= b.limit {
-		return fmt.Errorf("%w: %s holds %d handles and allocations, all that a quarter of the system's "+
+	return b.admitPieces(1)
+}
+
+// admitPieces says whether n more pieces may be held. A piece is what may take
+// memory mappings of its own: a plain allocation, a handle, created or
+// imported, and each mapping of a handle beyond its first.
+func (b *book) admitPieces(n int) error {
+	if pieces := b.handles.live + len(b.imports) + b.aliases + len(b.plain); b.limit > 0 && pieces+n > b.limit {
+		return fmt.Errorf("%w: %s holds %d handles, further mappings and allocations, all that a quarter of the system's "+
 			"memory mappings allow: raise vm.max_map_count with sysctl or allocate fewer, larger pieces",
 			ErrOutOfMemory, b.info.Name, pieces)
 	}
@@ -172,18 +194,54 @@ func (b *book) create() Handle {
 
 // checkDestroy says whether h is a handle that is mapped nowhere.
 func (b *book) checkDestroy(h Handle) error {
-	if !b.handles.has(h) {
-		return b.misuse("handle %d does not exist", h)
+	if err := b.checkExists(h); err != nil {
+		return err
 	}
-	if p := b.handles.at[h-1]; p != 0 {
-		return b.misuse("destruction of handle %d, which is mapped at %#x", h, uint64(p))
+	if n := *b.places(h); n > 0 {
+		return b.misuse("destruction of handle %d, which is mapped at %#x (%d mappings)", h, uint64(b.place(h)), n)
 	}
 	return nil
 }
 
 func (b *book) destroy(h Handle) {
+	if h >= firstImport {
+		delete(b.imports, h)
+		return
+	}
 	b.used -= b.info.Granularity
 	b.handles.drop(h)
+}
+
+// checkImport says whether one more handle may be imported.
+func (b *book) checkImport() error {
+	if err := b.checkOpen(); err != nil {
+		return err
+	}
+	return b.admitPieces(1)
+}
+
+// imported enters an import under the number nextImport.
+func (b *book) imported() Handle {
+	h := b.nextImport
+	b.nextImport++
+	b.imports[h] = new(int)
+	return h
+}
+
+// places points to the number of addresses of h; nil if h does not exist.
+func (b *book) places(h Handle) *int {
+	if h >= firstImport {
+		return b.imports[h]
+	}
+	return b.handles.places(h)
+}
+
+// checkExists says whether h is a handle.
+func (b *book) checkExists(h Handle) error {
+	if b.places(h) == nil {
+		return b.misuse("handle %d does not exist", h)
+	}
+	return nil
 }
 
 // checkSpan says whether n granules from p on lie in one reserved range.
@@ -211,16 +269,27 @@ func (b *book) checkMap(p Ptr, handles []Handle) error {
 	if err := b.checkSpan(p, len(handles)); err != nil {
 		return err
 	}
-	seen := make(map[Handle]bool, len(handles))
 	for i, h := range handles {
-		q := b.granule(p, i)
-		switch {
-		case b.mapped[q] != 0:
+		if q := b.granule(p, i); b.mapped[q] != 0 {
 			return b.misuse("address %#x is mapped already, to handle %d", uint64(q), b.mapped[q])
-		case !b.handles.has(h):
-			return b.misuse("handle %d does not exist", h)
-		case b.handles.at[h-1] != 0:
-			return b.misuse("handle %d is mapped already, at %#x", h, uint64(b.handles.at[h-1]))
+		}
+		if err := b.checkExists(h); err != nil {
+			return err
+		}
+	}
+	if b.info.Alias {
+		return b.checkAliases(handles)
+	}
+	return b.checkUnmapped(handles)
+}
+
+// checkUnmapped says whether the handles are given once and mapped nowhere.
+func (b *book) checkUnmapped(handles []Handle) error {
+	seen := make(map[Handle]bool, len(handles))
+	for _, h := range handles {
+		switch {
+		case *b.places(h) > 0:
+			return b.misuse("handle %d is mapped already, at %#x", h, uint64(b.place(h)))
 		case seen[h]:
 			return b.misuse("handle %d is given twice", h)
 		}
@@ -229,12 +298,42 @@ func (b *book) checkMap(p Ptr, handles []Handle) error {
 	return nil
 }
 
+// checkAliases says whether the system has mappings for those that mapping the
+// handles takes beyond the first of each.
+func (b *book) checkAliases(handles []Handle) error {
+	if b.limit == 0 {
+		return nil
+	}
+	first := map[Handle]bool{}
+	for _, h := range handles {
+		if *b.places(h) == 0 {
+			first[h] = true
+		}
+	}
+	return b.admitPieces(len(handles) - len(first))
+}
+
+// place gives the lowest address of h, which has one. It looks at all mapped
+// addresses, which errors can afford.
+func (b *book) place(h Handle) Ptr {
+	lowest := Ptr(math.MaxUint64)
+	for p, other := range b.mapped {
+		if other == h {
+			lowest = min(lowest, p)
+		}
+	}
+	return lowest
+}
+
 func (b *book) mapAt(p Ptr, handles []Handle) {
 	r, _ := b.find(p)
 	r.mapped += len(handles)
 	for i, h := range handles {
 		b.mapped[b.granule(p, i)] = h
-		b.handles.at[h-1] = b.granule(p, i)
+		n := b.places(h)
+		if *n++; *n > 1 {
+			b.aliases++
+		}
 	}
 }
 
@@ -259,7 +358,10 @@ func (b *book) unmap(p Ptr, handles []Handle) {
 	r.mapped -= len(handles)
 	for i, h := range handles {
 		delete(b.mapped, b.granule(p, i))
-		b.handles.at[h-1] = 0
+		n := b.places(h)
+		if *n--; *n > 0 {
+			b.aliases--
+		}
 	}
 }
 
@@ -281,6 +383,7 @@ func (b *book) leaks() error {
 	note(len(b.plain), "allocations", plain)
 	note(len(b.ranges), "reserved ranges", reserved)
 	note(b.handles.live, "handles", b.info.Granularity*uint64(b.handles.live))
+	note(len(b.imports), "imported handles", b.info.Granularity*uint64(len(b.imports)))
 	note(len(b.mapped), "mapped granules", b.info.Granularity*uint64(len(b.mapped)))
 	if left == nil {
 		return nil
@@ -296,23 +399,57 @@ func (b *book) close() {
 
 // check recounts the book and returns an error if an equation does not hold.
 func (b *book) check() error {
-	used, reachable := b.info.Granularity*uint64(b.handles.live), 0
+	used := b.info.Granularity * uint64(b.handles.live)
 	for _, n := range b.plain {
 		used += n
-	}
-	for _, r := range b.ranges {
-		reachable += r.mapped
 	}
 	if used != b.used || used > b.info.Capacity {
 		return b.misuse("%d bytes in use by the count of pieces, %d by the book, capacity %d", used, b.used, b.info.Capacity)
 	}
-	for p, h := range b.mapped {
-		if !b.handles.has(h) || b.handles.at[h-1] != p {
-			return b.misuse("address %#x is mapped to handle %d, which is elsewhere", uint64(p), h)
+	return b.checkMappings()
+}
+
+// checkMappings recounts which handles are mapped where.
+func (b *book) checkMappings() error {
+	reachable, maps, aliases := 0, map[Handle]int{}, 0
+	for _, r := range b.ranges {
+		reachable += r.mapped
+	}
+	for _, h := range b.mapped {
+		if maps[h]++; maps[h] > 1 {
+			aliases++
 		}
 	}
-	if placed := b.handles.placed(); placed != len(b.mapped) || placed != reachable {
-		return b.misuse("%d handles have an address, %d addresses a handle, the ranges count %d", placed, len(b.mapped), reachable)
+	if reachable != len(b.mapped) || aliases != b.aliases || aliases > 0 && !b.info.Alias {
+		return b.misuse("%d granules are mapped, the ranges count %d; %d aliases, the book counts %d", len(b.mapped), reachable, aliases, b.aliases)
+	}
+	exist := 0
+	for h, n := range b.allPlaces() {
+		exist++
+		if n != maps[h] {
+			return b.misuse("handle %d has %d addresses, the book counts %d", h, maps[h], n)
+		}
+		delete(maps, h)
+	}
+	if len(maps) > 0 || exist != b.handles.live+len(b.imports) {
+		return b.misuse("%d handles exist, the book counts %d and %d imported ones; mapped without existing: %v",
+			exist, b.handles.live, len(b.imports), maps)
 	}
 	return nil
+}
+
+// allPlaces gives each handle with the number of its addresses.
+func (b *book) allPlaces() iter.Seq2[Handle, int] {
+	return func(yield func(Handle, int) bool) {
+		for i := range b.handles.maps {
+			if n := b.handles.places(Handle(i + 1)); n != nil && !yield(Handle(i+1), *n) {
+				return
+			}
+		}
+		for h, n := range b.imports {
+			if !yield(h, *n) {
+				return
+			}
+		}
+	}
 }

@@ -1,6 +1,7 @@
 // Package device offers memory, streams, events, copies and launches behind one
 // interface, with three devices: host (this machine's memory and processors),
-// null (addresses of any size, nothing computed) and, later, CUDA.
+// null (addresses of any size, nothing computed) and, later, CUDA. Host memory
+// also comes shared (OpenSharedHost) and pinned (OpenPinned).
 //
 // # The model
 //
@@ -16,13 +17,18 @@
 // lead from one to the next:
 //
 //	None --Reserve--> Reserved --Map(handles)--> Mapped --Unmap--> Reserved --Release--> None
-//	                  Create --> Handle --Map--> (mapped once) --Unmap--> Handle --Destroy-->
+//	                  Create --> Handle --Map--> (mapped) --Unmap--> Handle --Destroy-->
 //
-// A handle is physical memory of one granule. A device without virtual memory
+// A handle is physical memory of one granule. It is mapped at one place at
+// most or, where Info.Alias is true, at any number of places at once, which
+// then all show the same content. A device without virtual memory
 // (Info.Virtual is false) offers Alloc and Free alone, which are there on
 // every device. Capacity counts handles and plain allocations:
 //
 //	used = granularity × handles + Σ plain allocations ≤ capacity
+//
+// It counts memory where it was created: handles that were imported from
+// another process (Sharer) count there.
 package device
 
 import "errors"
@@ -46,16 +52,18 @@ const (
 // Info describes a device. It never changes while the device is open.
 type Info struct {
 	Kind        Kind
-	Name        string // as Open takes it, such as "host:256MiB"
+	Name        string // as Open takes it, such as "host:256MiB" (but for OpenPinned's)
 	Capacity    uint64 // bytes that handles and plain allocations may hold together
 	Granularity uint64 // size in bytes of a handle, and the unit of Reserve, Map and Unmap
 	Virtual     bool   // Reserve, Release, Create, Destroy, Map and Unmap work
+	Alias       bool   // a handle may be mapped at several places at once
 	Workers     int    // host threads that compute; 0 where there are none
 }
 
 // ErrOutOfMemory is returned (wrapped, with the figures) by Alloc and Create
 // when the request would pass the device's capacity or the system has no
-// memory left. The device is as it was before the call.
+// memory left, and where the system bounds the number of mappings, by any call
+// that needs one more. The device is as it was before the call.
 var ErrOutOfMemory = errors.New("device out of memory")
 
 // Device is one memory with the streams that work on it. Its methods may be
@@ -88,11 +96,13 @@ type Device interface {
 
 	// Map puts the handles, one granule each, behind consecutive addresses
 	// from p on. All of them or, when it fails, none of them is mapped.
-	// The addresses are Reserved and each handle is mapped nowhere else.
+	// The addresses are Reserved. Unless Info.Alias is true, each handle is
+	// given once and mapped nowhere else.
 	Map(p Ptr, handles []Handle) error
-	// Unmap takes the memory of n granules from p on away from its addresses;
-	// the handles keep their content and may be mapped elsewhere. No queued
-	// work may still touch it.
+	// Unmap takes the memory of n granules from p on away from these
+	// addresses; the handles keep their content, other mappings of theirs
+	// stay, and they may be mapped elsewhere. No queued work may still touch
+	// the addresses.
 	Unmap(p Ptr, n int) error
 
 	// NewStream gives a stream with nothing queued. Stream 0, the first, is

@@ -34,9 +34,39 @@ func TestHostPlain(t *testing.T) {
 	})
 }
 
+func TestSharedHost(t *testing.T) {
+	devicetest.Run(t, func(t *testing.T) device.Device {
+		return openShared(t, device.HostOptions{Capacity: testCapacity, Workers: 2})
+	})
+}
+
+// openShared skips the test where the system has no memory to share.
+func openShared(t testing.TB, o device.HostOptions) *device.SharedHost {
+	t.Helper()
+	d, err := device.OpenSharedHost(o)
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestPinnedHost(t *testing.T) {
+	devicetest.Run(t, func(t *testing.T) device.Device {
+		d, err := device.OpenPinned(testCapacity)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	})
+}
+
 func TestNull(t *testing.T) {
 	for _, o := range []device.NullOptions{
 		{Capacity: testCapacity, Virtual: true},
+		{Capacity: testCapacity, Virtual: true, Alias: true},
 		{Capacity: testCapacity},
 		{Capacity: 1 << 20, Virtual: true, Granularity: 512},
 	} {
@@ -61,13 +91,20 @@ func TestOpen(t *testing.T) {
 		{"null:24GiB", "null:24GiB", device.Null, 24 << 30},
 		{"null:8TiB", "null:8TiB", device.Null, 8 << 40},
 		{"null:0.5GiB", "null:512MiB", device.Null, 512 << 20},
+		{"host:256MiB,shared", "host:256MiB,shared", device.Host, 256 << 20},
 	} {
 		d, err := device.Open(c.spec)
+		if errors.Is(err, errors.ErrUnsupported) {
+			continue
+		}
 		if err != nil {
 			t.Errorf("Open(%q): %v", c.spec, err)
 			continue
 		}
 		info := d.Info()
+		if alias := c.kind == device.Null || strings.HasSuffix(c.spec, "shared"); info.Alias != alias {
+			t.Errorf("Open(%q) gave a device with Alias %v", c.spec, info.Alias)
+		}
 		if info.Kind != c.kind || info.Name != c.name || info.Capacity != c.capacity {
 			t.Errorf("Open(%q) gave %+v", c.spec, info)
 		}
@@ -82,15 +119,17 @@ func TestOpen(t *testing.T) {
 }
 
 func TestOpenWholeMachine(t *testing.T) {
-	d, err := device.Open("host")
-	if err != nil {
-		t.Skip(err)
-	}
-	if c := d.Info().Capacity; c < 16<<20 {
-		t.Errorf("the machine has %d bytes available", c)
-	}
-	if err := d.Close(); err != nil {
-		t.Error(err)
+	for _, spec := range []string{"host", "host,shared"} {
+		d, err := device.Open(spec)
+		if err != nil {
+			t.Skip(err)
+		}
+		if c := d.Info().Capacity; c < 16<<20 {
+			t.Errorf("the machine has %d bytes available", c)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -104,6 +143,11 @@ func TestOpenErrors(t *testing.T) {
 		"host:0":     "has no memory",
 		"host:-5MiB": "negative",
 		"host:5XB":   "unknown unit",
+
+		"null:1GiB,shared": "no memory to share",
+		"host:1GiB,pinned": "unknown unit",
+		"host:0,shared":    "has no memory",
+		",shared":          "unknown device",
 	} {
 		if d, err := device.Open(spec); d != nil || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Open(%q) = %v, %v; want an error with %q", spec, d, err, want)
@@ -111,6 +155,15 @@ func TestOpenErrors(t *testing.T) {
 	}
 	if d, err := device.OpenHost(device.HostOptions{Capacity: 1 << 20, Workers: -1}); d != nil || err == nil {
 		t.Error("a host device with -1 workers was opened")
+	}
+	if d, err := device.OpenNull(device.NullOptions{Capacity: 1 << 20, Alias: true}); d != nil || err == nil {
+		t.Error("a null device with aliases without virtual memory was opened")
+	}
+	if d, err := device.OpenSharedHost(device.HostOptions{Capacity: 1 << 20, Plain: true}); d != nil || err == nil {
+		t.Error("a shared host device without virtual memory was opened")
+	}
+	if d, err := device.OpenPinned(0); d != nil || err == nil {
+		t.Error("pinned memory of 0 bytes was opened")
 	}
 	for _, g := range []uint64{1, 256, 513, 3 << 20} {
 		if d, err := device.OpenNull(device.NullOptions{Capacity: 1 << 20, Granularity: g}); d != nil || err == nil {

@@ -3,6 +3,7 @@
 package device
 
 import (
+	"errors"
 	"math"
 	"os"
 	"unsafe"
@@ -39,6 +40,9 @@ func (m goMemory) free(p Ptr, size uint64) error {
 	delete(m, p)
 	return nil
 }
+
+// lock cannot keep pages of Go's heap in the machine's memory.
+func lock(p Ptr, size uint64) error { return errors.ErrUnsupported }
 
 // fillNaN sets every float32 to a NaN, so that a kernel that reads what nobody
 // wrote shows. len(b) is not 0. Nobody else knows b yet, and the race detector

@@ -5,8 +5,9 @@ import "math/bits"
 // A handleTable numbers handles from 1 on. It gives the lowest free number, so
 // that memory created together has numbers in a row: the system keeps one
 // record for neighbours that lie side by side in the same order.
+// Numbers are at most firstImport - 1.
 type handleTable struct {
-	at   []Ptr    // address of each handle, by number − 1; 0: mapped nowhere
+	maps []int    // how many addresses each handle has, by number − 1
 	used []uint64 // a bit for each number − 1: the handle exists
 	low  int      // no word of used before this one has a free bit
 	live int
@@ -18,7 +19,7 @@ func (t *handleTable) take() Handle {
 	}
 	if t.low == len(t.used) {
 		t.used = append(t.used, 0)
-		t.at = append(t.at, make([]Ptr, 64)...)
+		t.maps = append(t.maps, make([]int, 64)...)
 	}
 	bit := bits.TrailingZeros64(^t.used[t.low])
 	t.used[t.low] |= 1 << bit
@@ -34,16 +35,13 @@ func (t *handleTable) drop(h Handle) {
 }
 
 func (t *handleTable) has(h Handle) bool {
-	return h > 0 && h <= Handle(len(t.at)) && t.used[(h-1)/64]>>((h-1)%64)&1 == 1
+	return h > 0 && h <= Handle(len(t.maps)) && t.used[(h-1)/64]>>((h-1)%64)&1 == 1
 }
 
-// placed counts the handles that have an address.
-func (t *handleTable) placed() int {
-	n := 0
-	for i, p := range t.at {
-		if p != 0 && t.has(Handle(i+1)) {
-			n++
-		}
+// places points to the number of addresses of h; nil if h does not exist.
+func (t *handleTable) places(h Handle) *int {
+	if !t.has(h) {
+		return nil
 	}
-	return n
+	return &t.maps[h-1]
 }

@@ -32,28 +32,37 @@ type HostDevice struct {
 
 // OpenHost opens a host device.
 func OpenHost(o HostOptions) (*HostDevice, error) {
-	if o.Workers < 0 {
-		return nil, fmt.Errorf("host device with %d workers: give 1 or more, or 0 for one per processor", o.Workers)
-	}
-	if o.Workers == 0 {
-		o.Workers = runtime.GOMAXPROCS(0)
-	}
-	if o.Capacity == 0 {
-		available, err := availableMemory()
-		if err != nil {
-			return nil, err
-		}
-		o.Capacity = available
+	if err := o.complete(); err != nil {
+		return nil, err
 	}
 	plain, virtual, granularity, limit := systemMemory(o.Capacity, o.Plain)
 	info := Info{
 		Kind: Host, Name: "host:" + size.Exact(o.Capacity), Capacity: o.Capacity,
 		Granularity: granularity, Virtual: virtual != nil, Workers: o.Workers,
 	}
-	return &HostDevice{
-		memory:  memory{book: newBook(info, limit), plain: plain, virtual: virtual},
-		workers: NewWorkers(o.Workers),
-	}, nil
+	d := &HostDevice{}
+	d.start(info, limit, plain, virtual)
+	return d, nil
+}
+
+// complete puts what the machine has where the options ask for that.
+func (o *HostOptions) complete() (err error) {
+	if o.Workers < 0 {
+		return fmt.Errorf("host device with %d workers: give 1 or more, or 0 for one per processor", o.Workers)
+	}
+	if o.Workers == 0 {
+		o.Workers = runtime.GOMAXPROCS(0)
+	}
+	if o.Capacity == 0 {
+		o.Capacity, err = availableMemory()
+	}
+	return err
+}
+
+// start makes d a device of the memory with info's number of workers.
+func (d *HostDevice) start(info Info, limit int, plain plainMemory, virtual virtualMemory) {
+	d.memory.book, d.memory.plain, d.memory.virtual = newBook(info, limit), plain, virtual
+	d.workers = NewWorkers(info.Workers)
 }
 
 // Workers is the pool of threads that the device's kernels share.

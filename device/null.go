@@ -11,6 +11,7 @@ import (
 type NullOptions struct {
 	Capacity    uint64 // bytes, of any size
 	Virtual     bool   // with virtual memory
+	Alias       bool   // with handles that may be mapped at several places at once; needs Virtual
 	Granularity uint64 // bytes, a power of two of 512 or more; 0: 2 MiB
 
 	// OnLaunch, if not nil, is told of every launch and copy as it is queued:
@@ -38,7 +39,13 @@ func OpenNull(o NullOptions) (Device, error) {
 	if o.Granularity < allocUnit || o.Granularity&(o.Granularity-1) != 0 {
 		return nil, fmt.Errorf("granularity of %d bytes is no power of two of %d or more", o.Granularity, allocUnit)
 	}
-	info := Info{Kind: Null, Name: "null:" + size.Exact(o.Capacity), Capacity: o.Capacity, Granularity: o.Granularity, Virtual: o.Virtual}
+	if o.Alias && !o.Virtual {
+		return nil, errors.New("null device with aliases but without virtual memory: only mapped memory can be mapped twice")
+	}
+	info := Info{
+		Kind: Null, Name: "null:" + size.Exact(o.Capacity), Capacity: o.Capacity,
+		Granularity: o.Granularity, Virtual: o.Virtual, Alias: o.Alias,
+	}
 	space := &addressSpace{next: firstAddress, granularity: o.Granularity}
 	d := &nullDevice{memory: memory{book: newBook(info, 0), plain: space}, onLaunch: o.OnLaunch}
 	if o.Virtual {

@@ -11,13 +11,20 @@ import (
 //
 //	host:256MiB   this machine's processors, with at most 256 MiB of its memory
 //	host          the same with all memory that the machine has available now
-//	null:24GiB    a device of 24 GiB with virtual memory that computes nothing
+//	host:256MiB,shared
+//	              the same with handles that can be mapped at several places and
+//	              by other processes; also host,shared
+//	null:24GiB    a device of 24 GiB with virtual memory and aliases that computes nothing
 //
-// OpenHost and OpenNull have more options.
+// OpenHost, OpenSharedHost and OpenNull have more options.
 func Open(spec string) (Device, error) {
-	kind, amount, sized := strings.Cut(spec, ":")
+	plain, shared := strings.CutSuffix(spec, ",shared")
+	kind, amount, sized := strings.Cut(plain, ":")
 	if kind != "host" && kind != "null" {
 		return nil, fmt.Errorf("unknown device %q: use host:SIZE, null:SIZE or host, such as host:256MiB", spec)
+	}
+	if shared && kind == "null" {
+		return nil, fmt.Errorf("device %q has no memory to share: only host:SIZE,shared has", spec)
 	}
 	if !sized && kind == "null" {
 		return nil, fmt.Errorf("device %q has no size: write it like null:24GiB", spec)
@@ -33,11 +40,18 @@ func Open(spec string) (Device, error) {
 		}
 	}
 	if kind == "null" {
-		return OpenNull(NullOptions{Capacity: capacity, Virtual: true})
+		return OpenNull(NullOptions{Capacity: capacity, Virtual: true, Alias: true})
 	}
-	d, err := OpenHost(HostOptions{Capacity: capacity})
+	d, err := openHost(HostOptions{Capacity: capacity}, shared)
 	if err != nil {
 		return nil, fmt.Errorf("device %q: %w", spec, err)
 	}
 	return d, nil
+}
+
+func openHost(o HostOptions, shared bool) (Device, error) {
+	if shared {
+		return OpenSharedHost(o)
+	}
+	return OpenHost(o)
 }

@@ -39,29 +39,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
-)
-
-const (
-	hugePage        = 2 << 20
-	defaultMapLimit = 65530 // Linux's vm.max_map_count
-	private         = unix.MAP_PRIVATE | unix.MAP_ANON | unix.MAP_NORESERVE
-	readWrite       = unix.PROT_READ | unix.PROT_WRITE
 )
 
 // systemMemory gives the memory of this system for a device of the capacity,
 // its granularity and the greatest number of its pieces. virtual is nil where
 // the kernel cannot move memory, or where plainOnly asks for that.
 func systemMemory(capacity uint64, plainOnly bool) (plain plainMemory, virtual virtualMemory, granularity uint64, limit int) {
-	limit = mapLimit() / 4
-	granularity = hugePage
-	for capacity/granularity > uint64(limit) {
-		granularity *= 2
-	}
+	granularity, limit = granules(capacity)
 	if plainOnly {
 		return pages{}, nil, granularity, limit
 	}
@@ -70,16 +56,6 @@ func systemMemory(capacity uint64, plainOnly bool) (plain plainMemory, virtual v
 		return pages{}, nil, granularity, limit
 	}
 	return pages{}, s, granularity, limit
-}
-
-// mapLimit is the number of mappings that this process may have.
-func mapLimit() int {
-	text, err := os.ReadFile("/proc/sys/vm/max_map_count")
-	n, bad := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil || bad != nil || n < 4 {
-		return defaultMapLimit
-	}
-	return n
 }
 
 // pages is plain memory in pages of the system.
@@ -93,6 +69,17 @@ func (pages) alloc(size uint64) (Ptr, error) {
 }
 
 func (pages) free(p Ptr, size uint64) error { return munmap(p, size) }
+
+// lock keeps the pages of plain memory in the machine's memory, or leaves them
+// as they are and returns an error.
+func lock(p Ptr, size uint64) error {
+	b := Bytes(p, int(size))
+	err := unix.Mlock(b)
+	if err != nil {
+		_ = unix.Munlock(b) // what was locked before the failure
+	}
+	return os.NewSyscallError("mlock", err)
+}
 
 // staging is virtual memory: a slot for each handle, at base + granularity ·
 // (handle − 1). The fields move and fence are system calls that tests replace.
@@ -208,40 +195,4 @@ func move(from, to Ptr, size uint64) error {
 	n := uintptr(size)
 	_, err := unix.MremapPtr(from.pointer(), n, to.pointer(), n, flags)
 	return os.NewSyscallError("mremap", err)
-}
-
-// fence makes addresses of the process inaccessible and drops what was there.
-func fence(p Ptr, size uint64) error {
-	_, err := unix.MmapPtr(-1, 0, p.pointer(), uintptr(size), unix.PROT_NONE, private|unix.MAP_FIXED)
-	return os.NewSyscallError("mmap", err)
-}
-
-// mmapAligned gives fresh addresses at a multiple of align, a power of two.
-// From the size of a huge page on, they ask for huge pages.
-func mmapAligned(size, align uint64, access int) (Ptr, error) {
-	page := uint64(os.Getpagesize())
-	size = (size + page - 1) &^ (page - 1)
-	length := size + align
-	if length < align || uint64(uintptr(length)) != length {
-		return 0, os.NewSyscallError("mmap", unix.ENOMEM)
-	}
-	raw, err := unix.MmapPtr(-1, 0, nil, uintptr(length), access, private)
-	if err != nil {
-		return 0, os.NewSyscallError("mmap", err)
-	}
-	first := address(raw)
-	p := (first + Ptr(align) - 1) &^ Ptr(align-1)
-	err = errors.Join(munmap(first, uint64(p-first)), munmap(p+Ptr(size), align-uint64(p-first)))
-	if err == nil && size >= hugePage {
-		// Without huge pages all works, but slower: an error is no matter.
-		_ = unix.Madvise(unsafe.Slice((*byte)(p.pointer()), size), unix.MADV_HUGEPAGE)
-	}
-	return p, err
-}
-
-func munmap(p Ptr, size uint64) error {
-	if size == 0 {
-		return nil
-	}
-	return os.NewSyscallError("munmap", unix.MunmapPtr(p.pointer(), uintptr(size)))
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -21,10 +22,11 @@ type piece struct {
 	size uint64
 }
 
-// held is a handle with the stamp that was last written to its memory.
+// held is a handle with the addresses where it is mapped, and the stamp that
+// was last written to its memory.
 type held struct {
 	h     Handle
-	at    Ptr
+	at    []Ptr
 	stamp uint64
 }
 
@@ -49,7 +51,7 @@ func starts(pieces []piece, p Ptr) int {
 // mappedAt finds the handle that is mapped at p.
 func (m *model) mappedAt(p Ptr) *held {
 	for i := range m.handles {
-		if m.handles[i].at == p {
+		if slices.Contains(m.handles[i].at, p) {
 			return &m.handles[i]
 		}
 	}
@@ -82,8 +84,10 @@ func (m *model) mayRelease(p Ptr) bool {
 		return false
 	}
 	for _, h := range m.handles {
-		if h.at >= p && uint64(h.at-p) < m.ranges[i].size {
-			return false
+		for _, at := range h.at {
+			if at >= p && uint64(at-p) < m.ranges[i].size {
+				return false
+			}
 		}
 	}
 	return true
@@ -92,13 +96,11 @@ func (m *model) mayRelease(p Ptr) bool {
 func (m *model) mayMap(p Ptr, handles []Handle) bool {
 	for i, h := range handles {
 		x := m.find(h)
-		if x == nil || x.at != 0 || m.mappedAt(p+Ptr(uint64(i)*m.info.Granularity)) != nil {
+		if x == nil || m.mappedAt(p+Ptr(uint64(i)*m.info.Granularity)) != nil {
 			return false
 		}
-		for _, other := range handles[:i] {
-			if other == h {
-				return false
-			}
+		if !m.info.Alias && (len(x.at) > 0 || slices.Contains(handles[:i], h)) {
+			return false
 		}
 	}
 	return m.span(p, len(handles))
@@ -122,6 +124,7 @@ type walker struct {
 	next  func(n int) int // a choice of 0 … n−1
 	stamp uint64
 	steps [8]int // that succeeded, by kind
+	twice int    // mappings beyond the first of their handle
 }
 
 // judge fails the test if the device and the model disagree.
@@ -148,8 +151,8 @@ func (w *walker) pick(pieces []piece) Ptr {
 
 // pickMapped gives an address, mostly one with memory.
 func (w *walker) pickMapped() Ptr {
-	if x := w.model.find(w.pickHandle()); x != nil && x.at != 0 {
-		return x.at
+	if x := w.model.find(w.pickHandle()); x != nil && len(x.at) > 0 {
+		return x.at[w.next(len(x.at))]
 	}
 	return w.pick(w.model.ranges)
 }
@@ -158,7 +161,7 @@ func (w *walker) pickMapped() Ptr {
 // gives them back, so that every state stays likely.
 func (w *walker) choose() int {
 	kind := w.next(8)
-	if crowded := map[int]int{0: len(w.model.plain) - 3, 2: len(w.model.ranges) - 4}[kind]; crowded > 0 {
+	if crowded := map[int]int{0: len(w.model.plain) - 3, 2: len(w.model.ranges) - 4, 6: len(w.b.mapped) - 8}[kind]; crowded > 0 {
 		return kind + 1
 	}
 	return kind
@@ -210,7 +213,7 @@ func (w *walker) step() {
 	case 5:
 		h := w.pickHandle()
 		x := m.find(h)
-		if ok = w.judge("Destroy", w.d.Destroy(h), x != nil && x.at == 0); ok {
+		if ok = w.judge("Destroy", w.d.Destroy(h), x != nil && len(x.at) == 0); ok {
 			*x = m.handles[len(m.handles)-1]
 			m.handles = m.handles[:len(m.handles)-1]
 		}
@@ -226,7 +229,9 @@ func (w *walker) step() {
 		p, n := w.pickMapped(), w.next(4)
 		if ok = w.judge("Unmap", w.d.Unmap(p, n), m.mayUnmap(p, n)); ok {
 			for i := range n {
-				m.mappedAt(p + Ptr(uint64(i)*m.info.Granularity)).at = 0
+				at := p + Ptr(uint64(i)*m.info.Granularity)
+				x := m.mappedAt(at)
+				x.at = slices.DeleteFunc(x.at, func(q Ptr) bool { return q == at })
 			}
 		}
 	}
@@ -237,25 +242,34 @@ func (w *walker) step() {
 }
 
 // mapped enters a Map and, where there are data, reads each handle's stamp at
-// its new address and writes another.
+// its new address and writes another at any of its addresses.
 func (w *walker) mapped(p Ptr, handles []Handle) {
 	for i, h := range handles {
 		x := w.model.find(h)
-		x.at = p + Ptr(uint64(i)*w.model.info.Granularity)
+		at := p + Ptr(uint64(i)*w.model.info.Granularity)
+		if x.at = append(x.at, at); len(x.at) > 1 {
+			w.twice++
+		}
 		if w.model.info.Kind == Null {
 			continue
 		}
-		granule := Bytes(x.at, int(w.model.info.Granularity))
-		ends := [][]byte{granule, granule[len(granule)-8:]}
 		w.stamp++
-		for _, end := range ends {
+		for _, end := range w.ends(at) {
 			if got := binary.LittleEndian.Uint64(end); x.stamp != 0 && got != x.stamp {
-				w.Fatalf("handle %d holds %d at %#x, want %d", h, got, x.at, x.stamp)
+				w.Fatalf("handle %d holds %d at %#x, want %d", h, got, at, x.stamp)
 			}
+		}
+		for _, end := range w.ends(x.at[w.next(len(x.at))]) {
 			binary.LittleEndian.PutUint64(end, w.stamp)
 		}
 		x.stamp = w.stamp
 	}
+}
+
+// ends gives the first and the last 8 bytes of the granule at p.
+func (w *walker) ends(p Ptr) [][]byte {
+	granule := Bytes(p, int(w.model.info.Granularity))
+	return [][]byte{granule[:8], granule[len(granule)-8:]}
 }
 
 func (w *walker) compare() {
@@ -278,21 +292,34 @@ func walk(t *testing.T, d Device, b *book, next func(n int) int, more func() boo
 	return w
 }
 
-// openWalks gives a null device and, where it has virtual memory, a host device.
+// openWalks gives null devices and those host devices that have virtual memory.
 func openWalks(t *testing.T) map[string]*memory {
-	null, err := OpenNull(NullOptions{Capacity: 24 * 4096, Virtual: true, Granularity: 4096})
-	if err != nil {
-		t.Fatal(err)
+	all := map[string]*memory{}
+	for name, alias := range map[string]bool{"null": false, "null with aliases": true} {
+		null, err := OpenNull(NullOptions{Capacity: 24 * 4096, Virtual: true, Alias: alias, Granularity: 4096})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[name] = &null.(*nullDevice).memory
 	}
 	host, err := OpenHost(HostOptions{Capacity: 24 * 2 << 20, Workers: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = host.Close() })
-	all := map[string]*memory{"null": &null.(*nullDevice).memory}
 	if host.Info().Virtual {
 		all["host"] = &host.memory
 	}
+	shared, err := OpenSharedHost(HostOptions{Capacity: 24 * 2 << 20, Workers: 1})
+	if errors.Is(err, errors.ErrUnsupported) {
+		return all
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = shared.Close() })
+	shared.plain = &addressSpace{next: firstAddress, granularity: 4096} // no walk touches it, and Go memory is slow to make
+	all["shared host"] = &shared.memory
 	return all
 }
 
@@ -307,7 +334,10 @@ func TestRandomWalk(t *testing.T) {
 		for name, m := range openWalks(t) {
 			random, left := rand.New(rand.NewPCG(seed, 0)), 3000
 			w := walk(t, walkable{m}, &m.book, random.IntN, func() bool { left--; return left > 0 })
-			t.Log(name, "seed", seed, "steps by kind", w.steps)
+			t.Log(name, "seed", seed, "steps by kind", w.steps, "aliases", w.twice)
+			if m.Info().Alias != (w.twice >= 20) {
+				t.Errorf("%s, seed %d: only %d aliases", name, seed, w.twice)
+			}
 			for kind, n := range w.steps {
 				if n < 20 {
 					t.Errorf("%s, seed %d: only %d steps of kind %d succeeded", name, seed, n, kind)
@@ -320,7 +350,8 @@ func TestRandomWalk(t *testing.T) {
 func FuzzBook(f *testing.F) {
 	f.Add([]byte{4, 4, 2, 3, 6, 0, 0, 1, 7, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, choices []byte) {
-		d, err := OpenNull(NullOptions{Capacity: 24 * 4096, Virtual: true, Granularity: 4096})
+		alias := len(choices)%2 == 1
+		d, err := OpenNull(NullOptions{Capacity: 24 * 4096, Virtual: true, Alias: alias, Granularity: 4096})
 		if err != nil {
 			t.Fatal(err)
 		}

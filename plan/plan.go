@@ -84,7 +84,7 @@ const maxTrialSteps = 32
 func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy) (Trial, error) {
 	trial := Trial{Strategy: s, Description: c.Describe(s)}
 	rates := HostRates(max(info.Workers, 1))
-	dev, err := device.OpenNull(device.NullOptions{Capacity: capacity, Virtual: info.Virtual, Granularity: info.Granularity,
+	dev, err := device.OpenNull(device.NullOptions{Capacity: capacity, Virtual: info.Virtual, Alias: info.Alias, Granularity: info.Granularity,
 		OnLaunch: func(l *device.Launch) {
 			trial.Flops += l.Flops
 			trial.Bytes += l.Bytes

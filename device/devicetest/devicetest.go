@@ -29,9 +29,16 @@ func Run(t *testing.T, open func(t *testing.T) device.Device) {
 		{"HandleMisuse", testHandleMisuse},
 		{"MapMisuse", testMapMisuse},
 		{"UnmapMisuse", testUnmapMisuse},
+		{"NoAlias", testNoAlias},
+		{"AliasStates", testAliasStates},
+		{"AliasCapacity", testAliasCapacity},
+		{"AliasContent", testAliasContent},
 		{"MixedCapacity", testMixedCapacity},
 		{"ContentMoves", testContentMoves},
 		{"ShuffledGranules", testShuffledGranules},
+		{"Share", func(b *bench) { testShare(b, open) }},
+		{"SharePassedOn", func(b *bench) { testSharePassedOn(b, open) }},
+		{"ShareMisuse", func(b *bench) { testShareMisuse(b, open) }},
 		{"CloseEmpty", testCloseEmpty},
 		{"CloseLeaks", testCloseLeaks},
 		{"StreamOrder", testStreamOrder},
@@ -124,6 +131,12 @@ func (b *bench) full(err error) {
 func (b *bench) needVirtual() {
 	if !b.info.Virtual {
 		b.Skip("no virtual memory")
+	}
+}
+
+func (b *bench) needAlias() {
+	if !b.info.Alias {
+		b.Skip("no aliases")
 	}
 }
 

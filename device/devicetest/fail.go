@@ -20,12 +20,13 @@ const (
 	Map
 	Unmap
 	NewStream
+	Any            // any of these
 	numMethods int = iota
 )
 
 // String gives the method's name.
 func (m Method) String() string {
-	return [numMethods]string{"Alloc", "Free", "Reserve", "Release", "Create", "Destroy", "Map", "Unmap", "NewStream"}[m]
+	return [numMethods]string{"Alloc", "Free", "Reserve", "Release", "Create", "Destroy", "Map", "Unmap", "NewStream", "Any"}[m]
 }
 
 // Failing is a device that fails once, on demand, and otherwise does what the
@@ -36,16 +37,18 @@ type Failing struct {
 	nth    int
 	err    error
 
-	mu    sync.Mutex
-	calls [numMethods]int
+	mu       sync.Mutex
+	calls    [numMethods]int
+	granules [numMethods]int
 }
 
 // Fail wraps d so that the nth call of the method, counted from 1, returns err
-// and never reaches d. With nth 0 no call fails. A test walks through all
+// and never reaches d. The calls of Any are those of all methods together.
+// With nth 0 no call fails. A test walks through all
 // places where a program can fail by raising nth until Failed says no:
 //
 //	for nth, failed := 1, true; failed; nth++ {
-//		d := devicetest.Fail(open(t), devicetest.Create, nth, device.ErrOutOfMemory)
+//		d := devicetest.Fail(open(t), devicetest.Any, nth, device.ErrOutOfMemory)
 //		… use d and check the state that the program is left in …
 //		failed = d.Failed()
 //	}
@@ -63,12 +66,24 @@ func (f *Failing) Calls(m Method) int {
 	return f.calls[m]
 }
 
-// call counts a call and gives the error if it is the one.
-func (f *Failing) call(m Method) error {
+// Granules is the number of granules that the calls of Map or Unmap were about
+// so far, failed ones included.
+func (f *Failing) Granules(m Method) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.calls[m]++
-	if m == f.method && f.calls[m] == f.nth {
+	return f.granules[m]
+}
+
+// call counts a call about so many granules, and gives the error if it is the
+// one to fail.
+func (f *Failing) call(m Method, granules int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, counted := range []Method{m, Any} {
+		f.calls[counted]++
+		f.granules[counted] += granules
+	}
+	if (f.method == m || f.method == Any) && f.calls[f.method] == f.nth {
 		return f.err
 	}
 	return nil
@@ -76,7 +91,7 @@ func (f *Failing) call(m Method) error {
 
 // Alloc implements device.Device.
 func (f *Failing) Alloc(size uint64) (device.Ptr, error) {
-	if err := f.call(Alloc); err != nil {
+	if err := f.call(Alloc, 0); err != nil {
 		return 0, err
 	}
 	return f.Device.Alloc(size)
@@ -84,7 +99,7 @@ func (f *Failing) Alloc(size uint64) (device.Ptr, error) {
 
 // Free implements device.Device.
 func (f *Failing) Free(p device.Ptr) error {
-	if err := f.call(Free); err != nil {
+	if err := f.call(Free, 0); err != nil {
 		return err
 	}
 	return f.Device.Free(p)
@@ -92,7 +107,7 @@ func (f *Failing) Free(p device.Ptr) error {
 
 // Reserve implements device.Device.
 func (f *Failing) Reserve(size uint64) (device.Ptr, error) {
-	if err := f.call(Reserve); err != nil {
+	if err := f.call(Reserve, 0); err != nil {
 		return 0, err
 	}
 	return f.Device.Reserve(size)
@@ -100,7 +115,7 @@ func (f *Failing) Reserve(size uint64) (device.Ptr, error) {
 
 // Release implements device.Device.
 func (f *Failing) Release(p device.Ptr) error {
-	if err := f.call(Release); err != nil {
+	if err := f.call(Release, 0); err != nil {
 		return err
 	}
 	return f.Device.Release(p)
@@ -108,7 +123,7 @@ func (f *Failing) Release(p device.Ptr) error {
 
 // Create implements device.Device.
 func (f *Failing) Create() (device.Handle, error) {
-	if err := f.call(Create); err != nil {
+	if err := f.call(Create, 0); err != nil {
 		return 0, err
 	}
 	return f.Device.Create()
@@ -116,7 +131,7 @@ func (f *Failing) Create() (device.Handle, error) {
 
 // Destroy implements device.Device.
 func (f *Failing) Destroy(h device.Handle) error {
-	if err := f.call(Destroy); err != nil {
+	if err := f.call(Destroy, 0); err != nil {
 		return err
 	}
 	return f.Device.Destroy(h)
@@ -124,7 +139,7 @@ func (f *Failing) Destroy(h device.Handle) error {
 
 // Map implements device.Device.
 func (f *Failing) Map(p device.Ptr, handles []device.Handle) error {
-	if err := f.call(Map); err != nil {
+	if err := f.call(Map, len(handles)); err != nil {
 		return err
 	}
 	return f.Device.Map(p, handles)
@@ -132,7 +147,7 @@ func (f *Failing) Map(p device.Ptr, handles []device.Handle) error {
 
 // Unmap implements device.Device.
 func (f *Failing) Unmap(p device.Ptr, n int) error {
-	if err := f.call(Unmap); err != nil {
+	if err := f.call(Unmap, n); err != nil {
 		return err
 	}
 	return f.Device.Unmap(p, n)
@@ -140,7 +155,7 @@ func (f *Failing) Unmap(p device.Ptr, n int) error {
 
 // NewStream implements device.Device.
 func (f *Failing) NewStream() (device.Stream, error) {
-	if err := f.call(NewStream); err != nil {
+	if err := f.call(NewStream, 0); err != nil {
 		return nil, err
 	}
 	return f.Device.NewStream()

@@ -63,3 +63,43 @@ func TestFail(t *testing.T) {
 		}
 	}
 }
+
+// TestFailAny lets each call fail once, and expects every method to be met.
+func TestFailAny(t *testing.T) {
+	failure := errors.New("injected")
+	met := map[string]int{}
+	for nth := 1; ; nth++ {
+		d := devicetest.Fail(openNull(t), devicetest.Any, nth, failure)
+		name, err := use(d)
+		if !d.Failed() {
+			if nth != 2*9+1 || d.Calls(devicetest.Any) != 2*9 || err != nil {
+				t.Errorf("call %d of %d did not fail; %v", nth, d.Calls(devicetest.Any), err)
+			}
+			break
+		}
+		if !errors.Is(err, failure) {
+			t.Errorf("call %d: %v", nth, err)
+		}
+		met[name]++
+	}
+	if len(met) != 9 {
+		t.Errorf("failures by method: %v", met)
+	}
+}
+
+// TestGranules counts the granules of calls, done and failed.
+func TestGranules(t *testing.T) {
+	d := devicetest.Fail(openNull(t), devicetest.Map, 2, errors.New("injected"))
+	p, err1 := d.Reserve(4 * d.Info().Granularity)
+	h, err2 := d.Create()
+	err3 := d.Map(p, []device.Handle{h, h, h})
+	if err := errors.Join(err1, err2, err3, d.Unmap(p, 3)); err != nil {
+		t.Fatal(err)
+	}
+	if d.Map(p, []device.Handle{h}) == nil {
+		t.Error("the second Map did not fail")
+	}
+	if m, u, all := d.Granules(devicetest.Map), d.Granules(devicetest.Unmap), d.Granules(devicetest.Any); m != 4 || u != 3 || all != 7 {
+		t.Errorf("%d granules mapped, %d unmapped, %d together; want 4, 3, 7", m, u, all)
+	}
+}
