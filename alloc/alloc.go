@@ -29,18 +29,21 @@
 //  3. frees that are not finished: take a block that others may still use and
 //     make the stream wait for them, on the device
 //  4. pending frees: the same for blocks that Use was called for
-//  5. the source grows. It maps pages of other holes behind the gap that needs
-//     the fewest, and creates handles only when no wholly free page is left:
-//     reserved never grows while enough whole pages are free. A device without
-//     virtual memory first gives back its wholly free segments.
-//  6. what is left in any shape: unaligned, or in the other pool
-//  7. an OutOfMemoryError which says why
+//  5. what was stitched for an earlier request of its size (view.go)
+//  6. the source grows. It stitches the parts of several holes, or maps pages
+//     of other holes behind the gap that needs the fewest, whichever uses up
+//     fewer whole pages (stitch.go), and creates handles only when no wholly
+//     free page is left: reserved never grows while enough whole pages are
+//     free. A device without virtual memory first gives back its wholly free
+//     segments.
+//  7. what is left in any shape: unaligned, or in the other pool
+//  8. an OutOfMemoryError which says why
 //
 // A request of exactly n pages starts on a page, so that equal large blocks do
 // not straddle: on measured traces this and the small pool are worth up to 4 %
 // of reserved memory. Other sizes are packed without a gap.
 //
-// Which block is chosen in steps 1 and 5 does not depend on how far the device
+// Which block is chosen in steps 1, 5 and 6 does not depend on how far the device
 // has come, so a program that uses one stream gets the same addresses and
 // peaks on every run and on every device, the null device included. Where a
 // page changes its place, the host waits for the work that may touch it.
@@ -59,12 +62,6 @@
 // before it. If undoing fails as well, pages stay without addresses (spare) or
 // addresses without pages: less is usable, nothing is wrong.
 //
-// # What may be added here
-//
-// Stitching: a block over pages of several holes is one more way for a source
-// to grow, and a block with more than one home. Slabs: a front end in Alloc
-// for the smallest sizes. Evictors: a step between 6 and 7.
-//
 // Out of scope: memory that other libraries take, and moving live blocks.
 //
 // See types.go for the vocabulary and the equations.
@@ -77,6 +74,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"sync"
 
@@ -101,15 +99,17 @@ type Options struct {
 // those of the block, and where it has to know when older work is done, in any
 // method, on any stream that it knows.
 type Allocator struct {
-	dev   device.Device
-	limit uint64
-	page  uint64 // multiples of it start on one; 0 without virtual memory
+	dev      device.Device
+	limit    uint64
+	page     uint64 // multiples of it start on one; 0 without virtual memory
+	pageBits int    // log of the unit by which segments find their blocks
 
 	mu       sync.Mutex
 	closed   bool
 	source   source
 	pools    [2]pool // small blocks, others
 	segments []*segment
+	views    views
 	streams  []*stream // by ID; nil where none was seen
 	nstreams int       // that are not nil
 	pending  []*Block
@@ -127,10 +127,13 @@ type Allocator struct {
 
 // source makes free blocks of the device's memory.
 type source interface {
-	// grow makes room for r and gives the free block that holds it and the
-	// address. When it fails the allocator is as before; the error is or wraps
+	// grow makes room for r and gives a free block of its size that is in no
+	// tree. When it fails the allocator is as before; the error is or wraps
 	// device.ErrOutOfMemory if memory is missing.
-	grow(r request) (*Block, uint64, error)
+	grow(r request) (*Block, error)
+	// kept gives the same without taking or mapping anything, from what was
+	// stitched for an earlier request of this size; nil if there is none.
+	kept(r request) *Block
 	// trim gives wholly free memory back and says how many bytes.
 	trim() (uint64, error)
 	// close gives everything back. No work is queued.
@@ -156,14 +159,14 @@ func New(dev device.Device, o Options) (*Allocator, error) {
 	}
 	a.SetSink(o.Sink, o.StackDepth)
 	if !info.Virtual || o.NoVirtual {
-		a.source = &plain{a: a}
+		a.source, a.pageBits = &plain{a: a}, bits.TrailingZeros64(plainUnit)
 		return a, nil
 	}
 	if g := info.Granularity; g < unit || g&(g-1) != 0 {
 		return nil, fmt.Errorf("granularity of %s is %d, no power of two of %d or more", info.Name, g, unit)
 	}
-	a.page = info.Granularity
-	a.source = &virtual{a: a}
+	a.page, a.pageBits = info.Granularity, bits.TrailingZeros64(info.Granularity)
+	a.source = newVirtual(a, info.Alias)
 	return a, nil
 }
 
@@ -184,11 +187,10 @@ func (a *Allocator) Alloc(size uint64, p trace.Purpose, s device.Stream) (*Block
 	}
 	r := a.request(size, s)
 	a.settleFinished()
-	b, at, err := a.obtain(r)
+	b, err := a.obtain(&r)
 	if err != nil {
 		return nil, a.failed(size, p, r.stream, err)
 	}
-	b = a.cut(b, at, at+r.size)
 	a.order(r.stream, b.uses)
 	b.state, b.stream, b.purpose, b.asked = live, r.stream, p, size
 	b.uses, b.users, b.stack = b.uses[:0], b.users[:0], nil
@@ -213,27 +215,52 @@ func (a *Allocator) request(size uint64, s device.Stream) request {
 	return r
 }
 
-// obtain gives a free block that holds r at the address.
-func (a *Allocator) obtain(r request) (*Block, uint64, error) {
-	if b := a.find(&r); b != nil {
-		at, _ := r.start(b)
-		return b, at, nil
+// obtain gives a free block of r's size that is in no tree.
+func (a *Allocator) obtain(r *request) (*Block, error) {
+	if a.page > 0 && r.size >= keptFirst*a.page {
+		if b := a.source.kept(*r); b != nil {
+			return b, nil
+		}
 	}
-	b, at, err := a.source.grow(r)
+	if b := a.find(r); b != nil {
+		return a.carve(b, r), nil
+	}
+	if b := a.source.kept(*r); b != nil {
+		return b, nil
+	}
+	b, err := a.source.grow(*r)
 	if !errors.Is(err, device.ErrOutOfMemory) {
-		return b, at, err
+		return b, err
 	}
-	r.align = unit
-	for _, p := range [2]*pool{r.pool, a.otherPool(r.pool)} { // memory is short: take what is left in any shape
-		r.pool = p
-		if b := a.find(&r); b != nil {
-			return b, b.addr, nil
+	return a.obtainAnywhere(r, err)
+}
+
+// keptFirst is the number of pages from which on a request looks for what was
+// stitched for its like before it breaks whole pages open. It makes repeating
+// steps converge: else the pages of a stitch are used for something smaller,
+// and the next step has to stitch again.
+const keptFirst = 4
+
+// obtainAnywhere gives what is left in any shape.
+func (a *Allocator) obtainAnywhere(r *request, err error) (*Block, error) {
+	q := *r
+	q.align = unit
+	for _, p := range [2]*pool{r.pool, a.otherPool(r.pool)} {
+		q.pool = p
+		if b := a.find(&q); b != nil {
+			return a.carve(b, &q), nil
 		}
-		if b, at, err := a.source.grow(r); err == nil {
-			return b, at, nil
+		if b, err := a.source.grow(q); err == nil {
+			return b, nil
 		}
 	}
-	return nil, 0, err
+	return nil, err
+}
+
+// carve takes r out of a block that it fits into.
+func (a *Allocator) carve(b *Block, r *request) *Block {
+	at, _ := r.start(b)
+	return a.cut(b, at, at+r.size)
 }
 
 // otherPool gives the pool that p is not.
@@ -285,6 +312,10 @@ func (b *Block) lock(call string) *Allocator {
 func (a *Allocator) complete(b *Block) {
 	a.record(trace.FreeCompleted, b)
 	b.state = free
+	if b.view != nil {
+		b.view.giveBack()
+		return
+	}
 	a.join(b)
 }
 

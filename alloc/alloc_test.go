@@ -510,7 +510,7 @@ func TestCheckFindsFaults(t *testing.T) {
 		"neighbour": func(a *Allocator, b *Block) { a.split(b.next, b.next.addr+512) },
 		"tree":      func(_ *Allocator, b *Block) { b.next.tree.remove(b.next) },
 		"class":     func(_ *Allocator, b *Block) { b.next.uses = append(b.next.uses, use{0, 9}) },
-		"page":      func(_ *Allocator, b *Block) { b.seg.pages[0] = 0 },
+		"page":      func(_ *Allocator, b *Block) { b.seg.pages[0] = nil },
 		"end":       func(_ *Allocator, b *Block) { b.seg.size += 512 },
 		"list":      func(a *Allocator, b *Block) { a.pending = append(a.pending, b) },
 	} {
@@ -551,7 +551,7 @@ func TestTreeAgainstList(t *testing.T) {
 	var list []*Block
 	for i := range 5000 {
 		if r.IntN(5) < 3 {
-			b := &Block{addr: uint64(i) << 9, size: (1 + r.Uint64N(40)) << 9}
+			b := &Block{addr: uint64(i) << 9, size: (1 + r.Uint64N(40)) << (9 + 5*r.IntN(3))}
 			tr.insert(b)
 			list = append(list, b)
 		} else if len(list) > 0 {
@@ -559,7 +559,7 @@ func TestTreeAgainstList(t *testing.T) {
 			tr.remove(list[j])
 			list = slices.Delete(list, j, j+1)
 		}
-		q := &request{size: (1 + r.Uint64N(45)) << 9, align: 512 << r.IntN(5)}
+		q := &request{size: (1 + r.Uint64N(45)) << (9 + 5*r.IntN(3)), align: 512 << r.IntN(5)}
 		var want *Block
 		for _, b := range list {
 			if _, ok := q.start(b); ok && (want == nil || less(b, want)) {
@@ -579,8 +579,10 @@ func TestTreeAgainstList(t *testing.T) {
 	if !slices.Equal(tr.collect(nil, 0), list) || tr.last() != list[len(list)-1] {
 		t.Error("the tree does not list its blocks in order")
 	}
-	if depth := height(tr.root); depth > 40 {
-		t.Errorf("%d blocks are %d deep", len(list), depth)
+	for _, root := range tr.roots {
+		if depth := height(root); depth > 40 {
+			t.Errorf("%d blocks are %d deep", len(list), depth)
+		}
 	}
 }
 

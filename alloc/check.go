@@ -21,6 +21,11 @@ func (a *Allocator) check() error {
 			return err
 		}
 	}
+	for w := range a.views.all {
+		if w.block.state != free {
+			c.block(&w.block)
+		}
+	}
 	for i := range a.pools {
 		if err := c.pool(&a.pools[i]); err != nil {
 			return err
@@ -63,18 +68,23 @@ func (c *count) segment(seg *segment) error {
 		case b.idle() != (b.tree != nil):
 			return fmt.Errorf("block %#x is %v, in a tree: %v", b.addr, b.state, b.tree != nil)
 		}
-		c.number[b.state]++
-		c.bytes[b.state] += b.size
-		if b.state == live {
-			c.liveBy[b.purpose] += b.size
-			c.requested += b.asked
-		}
+		c.block(b)
 		at = b.end()
 	}
 	if at != seg.base+seg.size {
 		return fmt.Errorf("blocks of the segment at %#x end at %#x, %d bytes from its end", seg.base, at, int64(seg.base+seg.size-at))
 	}
 	return nil
+}
+
+// block counts a block.
+func (c *count) block(b *Block) {
+	c.number[b.state]++
+	c.bytes[b.state] += b.size
+	if b.state == live {
+		c.liveBy[b.purpose] += b.size
+		c.requested += b.asked
+	}
 }
 
 // pool checks its trees and counts their blocks.

@@ -84,24 +84,35 @@ func (a *Allocator) leaks() error {
 func (a *Allocator) live() []*leak {
 	var list []*leak
 	index := map[leak]*leak{}
-	for _, seg := range a.segments {
-		for b := seg.first; b != nil; b = b.next {
-			if b.state != live {
-				continue
-			}
-			key := leak{purpose: b.purpose, stack: b.stack}
-			l := index[key]
-			if l == nil {
-				l = &leak{purpose: b.purpose, stack: b.stack}
-				index[key] = l
-				list = append(list, l)
-			}
-			l.blocks++
-			l.bytes += b.size
+	for b := range a.liveBlocks {
+		key := leak{purpose: b.purpose, stack: b.stack}
+		l := index[key]
+		if l == nil {
+			l = &leak{purpose: b.purpose, stack: b.stack}
+			index[key] = l
+			list = append(list, l)
 		}
+		l.blocks++
+		l.bytes += b.size
 	}
 	slices.SortStableFunc(list, func(x, y *leak) int { return cmp.Compare(y.bytes, x.bytes) })
 	return list
+}
+
+// liveBlocks gives the live blocks, in no order.
+func (a *Allocator) liveBlocks(yield func(*Block) bool) {
+	for _, seg := range a.segments {
+		for b := seg.first; b != nil; b = b.next {
+			if b.state == live && !yield(b) {
+				return
+			}
+		}
+	}
+	for w := range a.views.all {
+		if w.block.state == live && !yield(&w.block) {
+			return
+		}
+	}
 }
 
 // site writes the innermost lines of a stack.

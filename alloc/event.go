@@ -60,22 +60,28 @@ func (a *Allocator) recordRange(action trace.Action, addr, size uint64) {
 func now() int64 { return time.Now().UnixMicro() }
 
 // Segments gives what is reserved now, in the order of addresses, for a
-// trace.Snapshot. On virtual memory each range of backed addresses is one.
+// trace.Snapshot. On virtual memory each range of backed addresses is one, and
+// each view in use; what it uses of other ranges is no part of those.
 func (a *Allocator) Segments() []trace.Segment {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var all []trace.Segment
 	for _, seg := range a.segments {
 		for b := seg.first; b != nil; b = b.next {
-			if b.state == unbacked {
+			if b.state == unbacked || b.state == lent {
 				continue
 			}
-			if b.prev == nil || b.prev.state == unbacked {
+			if b.prev == nil || b.prev.state == unbacked || b.prev.state == lent {
 				all = append(all, trace.Segment{Addr: b.addr, Small: seg.pool.small, Expandable: seg.pages != nil})
 			}
 			s := &all[len(all)-1]
 			s.Size += b.size
 			s.Blocks = append(s.Blocks, b.traced())
+		}
+	}
+	for w := range a.views.all {
+		if b := &w.block; b.state != free {
+			all = append(all, trace.Segment{Addr: b.addr, Size: b.size, Expandable: true, Blocks: []trace.Block{b.traced()}})
 		}
 	}
 	slices.SortFunc(all, func(x, y trace.Segment) int { return cmp.Compare(x.Addr, y.Addr) })

@@ -19,9 +19,9 @@ type plain struct{ a *Allocator }
 
 // grow allocates a segment for r. If it then fails to, wholly free segments
 // may have been given back: that is the only change.
-func (p *plain) grow(r request) (*Block, uint64, error) {
+func (p *plain) grow(r request) (*Block, error) {
 	if r.size > p.a.limit {
-		return nil, 0, errLimit
+		return nil, errLimit
 	}
 	b, err := p.segment(r.pool, roundUp(r.size, plainUnit))
 	if errors.Is(err, device.ErrOutOfMemory) && r.size%plainUnit != 0 {
@@ -30,10 +30,13 @@ func (p *plain) grow(r request) (*Block, uint64, error) {
 		}
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	return b, b.addr, nil
+	return p.a.cut(b, b.addr, b.addr+r.size), nil
 }
+
+// kept gives nil: nothing is stitched here.
+func (p *plain) kept(request) *Block { return nil }
 
 // segment allocates a segment of size bytes, after giving back wholly free
 // ones if it does not fit otherwise.

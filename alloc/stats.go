@@ -30,6 +30,9 @@ type Stats struct {
 	Allocs, Frees     uint64 // blocks
 	Maps, Unmaps      uint64 // handles put behind addresses and taken away
 	Creates, Destroys uint64 // handles, or plain allocations, taken and given back
+	Stitches, Reuses  uint64 // blocks made of parts of several holes, and such that were used again
+	ViewMaps          uint64 // handles put behind addresses a second time, for stitches,
+	ViewUnmaps        uint64 // … and taken away from them
 	Waits             uint64 // times a stream was made to wait for another one
 	Syncs             uint64 // times the host waited for a stream
 	Trims             uint64 // calls of Trim
@@ -62,6 +65,10 @@ var statTable = [...]struct {
 	{"unmaps_total", "Handles taken away from addresses.", func(s *Stats) uint64 { return s.Unmaps }},
 	{"creates_total", "Handles or plain allocations taken from the device.", func(s *Stats) uint64 { return s.Creates }},
 	{"destroys_total", "Handles or plain allocations given back to the device.", func(s *Stats) uint64 { return s.Destroys }},
+	{"stitches_total", "Blocks made of parts of several holes.", func(s *Stats) uint64 { return s.Stitches }},
+	{"stitch_reuses_total", "Times that such a block was used again.", func(s *Stats) uint64 { return s.Reuses }},
+	{"view_maps_total", "Handles put behind addresses a second time, for stitched blocks.", func(s *Stats) uint64 { return s.ViewMaps }},
+	{"view_unmaps_total", "Handles taken away from such addresses.", func(s *Stats) uint64 { return s.ViewUnmaps }},
 	{"waits_total", "Times a stream was made to wait for another one.", func(s *Stats) uint64 { return s.Waits }},
 	{"syncs_total", "Times the host waited for a stream.", func(s *Stats) uint64 { return s.Syncs }},
 	{"trims_total", "Calls of Trim.", func(s *Stats) uint64 { return s.Trims }},

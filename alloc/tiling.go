@@ -1,5 +1,10 @@
 package alloc
 
+import (
+	"math"
+	"math/bits"
+)
+
 // The blocks of a segment tile it. All changes of the tiling are made of two
 // steps, cut and join, with a change of state between them:
 //
@@ -61,6 +66,7 @@ func (a *Allocator) split(b *Block, at uint64) *Block {
 	}
 	b.next = rest
 	b.size -= rest.size
+	b.seg.starts.add(b.seg.index(at), rest)
 	return rest
 }
 
@@ -70,6 +76,7 @@ func (a *Allocator) absorb(b, n *Block) {
 	for _, u := range n.uses {
 		a.addUse(b, u)
 	}
+	b.seg.starts.remove(b.seg.index(n.addr), n)
 	b.next = n.next
 	if n.next != nil {
 		n.next.prev = b
@@ -103,6 +110,7 @@ func (a *Allocator) newSegment(p *pool, base, size uint64, s state) *Block {
 	b.seg, b.addr, b.size, b.state = seg, base, size, s
 	b.uses = b.uses[:0]
 	seg.first = b
+	seg.starts.add(0, b)
 	a.segments = append(a.segments, seg)
 	return b
 }
@@ -114,11 +122,63 @@ func (p *pool) addClasses(n int) {
 	}
 }
 
+// index is the number of the page that holds an address.
+func (s *segment) index(addr uint64) int { return int((addr - s.base) >> s.a.pageBits) }
+
 // at gives the block that holds an address.
 func (s *segment) at(addr uint64) *Block {
-	b := s.first
+	b := s.starts.before(s.index(addr), addr)
 	for b.end() <= addr {
 		b = b.next
 	}
 	return b
+}
+
+// starts finds the block at an address: it knows the first block that starts
+// in each page of a segment, and which pages have one.
+type starts struct {
+	first []*Block
+	some  []uint64 // bitmap
+}
+
+// add notes that b starts in page i.
+func (s *starts) add(i int, b *Block) {
+	if i >= len(s.first) {
+		s.first = append(s.first, make([]*Block, i+1-len(s.first))...)
+		s.some = append(s.some, make([]uint64, i/64+1-len(s.some))...)
+	}
+	if s.first[i] == nil || b.addr < s.first[i].addr {
+		s.first[i] = b
+		s.some[i/64] |= 1 << (i % 64)
+	}
+}
+
+// remove forgets b, which starts in page i and is still linked to the next.
+func (s *starts) remove(i int, b *Block) {
+	if s.first[i] != b {
+		return
+	}
+	s.first[i] = nil
+	if n := b.next; n != nil && n.seg.index(n.addr) == i {
+		s.first[i] = n
+		return
+	}
+	s.some[i/64] &^= 1 << (i % 64)
+}
+
+// before gives a block that starts at an address of page i or before it, with
+// no page between that has one.
+func (s *starts) before(i int, addr uint64) *Block {
+	if i < len(s.first) && s.first[i] != nil && s.first[i].addr <= addr {
+		return s.first[i]
+	}
+	i = min(i, len(s.first))
+	w, mask := i/64, uint64(1)<<(i%64)-1
+	if w == len(s.some) {
+		w, mask = w-1, math.MaxUint64
+	}
+	for s.some[w]&mask == 0 {
+		w, mask = w-1, math.MaxUint64
+	}
+	return s.first[w*64+bits.Len64(s.some[w]&mask)-1]
 }

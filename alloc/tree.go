@@ -1,14 +1,51 @@
 package alloc
 
+import "math/bits"
+
 // tree holds blocks of one kind, ordered by size, then by address, so that the
 // first that fits is the best fit at the lowest address.
 //
-// It is a treap: a search tree by that order which is a heap by priority. The
-// priority is a hash of the address, so the shape depends on the content
-// alone and is balanced for all but contrived addresses (Seidel and Aragon,
-// Randomized Search Trees, 1996). The links are fields of the blocks: no
-// operation allocates.
-type tree struct{ root *Block }
+// Sizes are divided into bins, 32 for each doubling, and a bitmap tells which
+// have blocks: a search looks into the bin of the size, and then takes the
+// first of the next bin that is not empty. The blocks of a bin form a treap: a
+// search tree by the order above which is a heap by priority. The priority is
+// a hash of the address, so the shape depends on the content alone and is
+// balanced for all but contrived addresses (Seidel and Aragon, Randomized
+// Search Trees, 1996). The links are fields of the blocks: no operation
+// allocates.
+type tree struct {
+	roots [bins]*Block
+	full  [(bins + 63) / 64]uint64 // bins that are not empty
+	words uint64                   // words of full that are not 0
+}
+
+const (
+	binBits = 5 // log of the bins for each doubling
+	bins    = (64-9-binBits)<<binBits + 1<<binBits
+)
+
+// bin is the bin of a size, which is at least unit.
+func bin(size uint64) int {
+	units := size / unit
+	shift := max(bits.Len64(units)-binBits-1, 0)
+	return shift<<binBits + int(units>>shift)
+}
+
+// next gives the first bin from i on that is not empty, or -1.
+func (t *tree) next(i int) int {
+	w := i / 64
+	if w < len(t.full) {
+		if rest := t.full[w] >> (i % 64); rest != 0 {
+			return i + bits.TrailingZeros64(rest)
+		}
+	}
+	rest := t.words >> (w + 1)
+	if rest == 0 {
+		return -1
+	}
+	w += 1 + bits.TrailingZeros64(rest)
+	return w*64 + bits.TrailingZeros64(t.full[w])
+}
 
 // less is the order of a tree.
 func less(x, y *Block) bool {
@@ -24,8 +61,11 @@ func hash(x uint64) uint64 {
 
 // insert adds b, which is in no tree.
 func (t *tree) insert(b *Block) {
+	i := bin(b.size)
+	t.full[i/64] |= 1 << (i % 64)
+	t.words |= 1 << (i / 64)
 	b.tree, b.priority = t, hash(b.addr)
-	link := &t.root
+	link := &t.roots[i]
 	for *link != nil && (*link).priority >= b.priority {
 		if less(b, *link) {
 			link = &(*link).left
@@ -48,7 +88,8 @@ func (t *tree) insert(b *Block) {
 
 // remove takes out b, which is in the tree.
 func (t *tree) remove(b *Block) {
-	link := &t.root
+	i := bin(b.size)
+	link := &t.roots[i]
 	for *link != b {
 		if less(b, *link) {
 			link = &(*link).left
@@ -69,10 +110,28 @@ func (t *tree) remove(b *Block) {
 	}
 	*link = left
 	b.tree, b.left, b.right = nil, nil, nil
+	if t.roots[i] == nil {
+		t.clear(i)
+	}
+}
+
+// clear notes that bin i is empty.
+func (t *tree) clear(i int) {
+	t.full[i/64] &^= 1 << (i % 64)
+	if t.full[i/64] == 0 {
+		t.words &^= 1 << (i / 64)
+	}
 }
 
 // fit gives the best fit for r, or nil.
-func (t *tree) fit(r *request) *Block { return fit(t.root, r) }
+func (t *tree) fit(r *request) *Block {
+	for i := t.next(bin(r.size)); i >= 0; i = t.next(i + 1) {
+		if b := fit(t.roots[i], r); b != nil {
+			return b
+		}
+	}
+	return nil
+}
 
 func fit(n *Block, r *request) *Block {
 	for n != nil {
@@ -90,7 +149,12 @@ func fit(n *Block, r *request) *Block {
 }
 
 // collect appends the blocks of at least size bytes to list, in order.
-func (t *tree) collect(list []*Block, size uint64) []*Block { return collect(t.root, list, size) }
+func (t *tree) collect(list []*Block, size uint64) []*Block {
+	for i := t.next(bin(max(size, unit))); i >= 0; i = t.next(i + 1) {
+		list = collect(t.roots[i], list, size)
+	}
+	return list
+}
 
 func collect(n *Block, list []*Block, size uint64) []*Block {
 	for n != nil {
@@ -104,8 +168,12 @@ func collect(n *Block, list []*Block, size uint64) []*Block {
 
 // last gives the largest block, or nil.
 func (t *tree) last() *Block {
-	n := t.root
-	for n != nil && n.right != nil {
+	w := bits.Len64(t.words) - 1
+	if w < 0 {
+		return nil
+	}
+	n := t.roots[w*64+bits.Len64(t.full[w])-1]
+	for n.right != nil {
 		n = n.right
 	}
 	return n

@@ -9,11 +9,13 @@ import (
 // segments, which hold blocks:
 //
 //	device   memory, and streams that work on it in order
-//	page     Granularity bytes of addresses, aligned; with a handle mapped
-//	         behind it, it is backed
+//	page     a handle, Granularity bytes, and the addresses where it is at
+//	         home; addresses with a page at home there are backed
 //	segment  a range of addresses: reserved once and backed page by page on
 //	         devices with virtual memory, a plain allocation on others
-//	block    a part of a segment, in one of the states below
+//	block    a part of a segment, in one of the states below, or of a view
+//	view     addresses of their own, behind which pages are mapped a second
+//	         time, so that parts of several holes are one block there
 //	pool     the segments for small blocks, or those for all others
 //	stream   order of work: what is freed on it may be used on it at once
 //	tick     a number that counts the frees of a stream
@@ -22,7 +24,8 @@ import (
 //
 //	the blocks of a segment tile it
 //	no two neighbours are both free or both unbacked
-//	a page is backed ⇔ a live, pending or free block touches it
+//	a page is backed ⇔ a live, pending, free or lent block touches it
+//	the lent blocks of a view are the bytes of its block
 //	live + pending + cached = reserved
 //	reserved = granularity × handles + Σ plain allocations ≤ limit
 //	live = Σ live by purpose = Σ size of live blocks
@@ -37,9 +40,10 @@ const (
 	pending               // freed, while work queued on other streams may touch it
 	free                  // may be handed out
 	unbacked              // addresses without memory
+	lent                  // its memory is used through a view
 )
 
-var stateNames = [...]string{"dead", "live", "pending", "free", "unbacked"}
+var stateNames = [...]string{"dead", "live", "pending", "free", "unbacked", "lent"}
 
 func (s state) String() string { return stateNames[s] }
 
@@ -71,6 +75,7 @@ type Block struct {
 	purpose    trace.Purpose
 	seg        *segment
 	prev, next *Block // neighbours in the segment
+	view       *view  // that it is the block of; nil for parts of segments
 
 	// While it is live or pending.
 	asked  uint64
@@ -87,12 +92,31 @@ func (b *Block) end() uint64 { return b.addr + b.size }
 
 // segment is a range of addresses.
 type segment struct {
-	a     *Allocator
-	pool  *pool
-	base  uint64
-	size  uint64
-	first *Block
-	pages []device.Handle // what backs each page, 0 for none; ends with the last page that was ever backed
+	a      *Allocator
+	pool   *pool
+	base   uint64
+	size   uint64
+	first  *Block
+	pages  []*page // by index: what is at home there; ends with the last page that was ever backed
+	starts starts  // of blocks
+}
+
+// span is a part of a segment.
+type span struct {
+	seg      *segment
+	from, to uint64
+}
+
+func (s span) size() uint64 { return s.to - s.from }
+
+func (b *Block) span() span { return span{b.seg, b.addr, b.end()} }
+
+// page is a handle of the device.
+type page struct {
+	handle device.Handle
+	seg    *segment // nil: it has no home now
+	addr   uint64   // of its home
+	views  int      // that show it
 }
 
 // pool is one of the two kinds of segments.

@@ -38,18 +38,26 @@ const arenas = 4
 
 // virtual is the source that maps handles into reserved addresses.
 type virtual struct {
-	a     *Allocator
-	spare []device.Handle // mapped nowhere
-	runs  []run           // of plan
-	steps []run           // done by grow
+	a       *Allocator
+	spare   []*page         // at home nowhere
+	runs    []run           // of plan
+	steps   []run           // done by grow
+	handles []device.Handle // of attach
+	alias   bool            // the device maps a page twice
+	edges
+}
+
+func newVirtual(a *Allocator, alias bool) *virtual {
+	a.views = views{bySize: map[uint64][]*view{}, home: &segment{a: a, pool: &a.pools[1]}}
+	return &virtual{a: a, alias: alias}
 }
 
 // run is a number of neighbouring pages of a segment.
 type run struct {
-	seg    *segment
-	addr   uint64
-	n      int
-	backed bool // steps: mapped, not unmapped
+	seg   *segment
+	addr  uint64
+	n     int
+	pages []*page // steps: that were unmapped, nil for mapped
 }
 
 // spot is a place for a request.
@@ -58,6 +66,7 @@ type spot struct {
 	before         *Block // last block before the gap, nil at the start of the segment
 	at, end        uint64 // of the request
 	created, moved int    // pages
+	whole          int    // whole free pages that it would use up, created and moved ones among them
 }
 
 // better orders spots.
@@ -65,29 +74,49 @@ func (s *spot) better(t *spot) bool {
 	return cmp.Or(cmp.Compare(s.created, t.created), cmp.Compare(s.moved, t.moved), cmp.Compare(s.at, t.at)) < 0
 }
 
-// grow backs a place for r.
-func (v *virtual) grow(r request) (*Block, uint64, error) {
+// grow backs a place for r, or stitches one where that uses up fewer pages.
+func (v *virtual) grow(r request) (*Block, error) {
 	if r.size > v.a.limit {
-		return nil, 0, errLimit
+		return nil, errLimit
 	}
+	v.findEdges(r.pool)
 	s, err := v.place(&r)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	if v.a.stats.Reserved+uint64(s.created)*v.a.page > v.a.limit {
-		return nil, 0, errLimit
+	if st := v.stitch(&r); st != nil && (st.whole < s.whole || st.whole == s.whole && s.created == 0) {
+		if b, err := v.sew(&r, st); err == nil {
+			return b, nil
+		}
+	}
+	err = v.supply(s.created, func() error {
+		if err := v.gather(&s); err != nil {
+			return err
+		}
+		return v.back(&s)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return v.a.cut(s.block(s.at), s.at, s.end), nil
+}
+
+// supply creates n pages and then does what needs them; when one fails, all is
+// as before.
+func (v *virtual) supply(n int, use func() error) error {
+	if v.a.stats.Reserved+uint64(n)*v.a.page > v.a.limit {
+		return errLimit
 	}
 	v.steps = v.steps[:0]
 	created := 0
-	if err = v.create(s.created, &created); err == nil {
-		if err = v.gather(&s); err == nil {
-			err = v.back(&s)
-		}
+	err := v.create(n, &created)
+	if err == nil {
+		err = use()
 	}
 	if err != nil {
-		return nil, 0, errors.Join(err, v.undo(created))
+		return errors.Join(err, v.undo(created))
 	}
-	return s.block(s.at), s.at, nil
+	return nil
 }
 
 // block gives the block of the gap that holds an address.
@@ -104,11 +133,7 @@ func (s *spot) block(addr uint64) *Block {
 
 // place gives the best spot for r, after reserving more addresses if there is none.
 func (v *virtual) place(r *request) (spot, error) {
-	v.plan(nil)
-	whole := len(v.spare)
-	for _, run := range v.runs {
-		whole += run.n
-	}
+	whole := v.wholePages()
 	best, found := spot{}, false
 	v.a.scratch = r.pool.holes.collect(v.a.scratch[:0], 0)
 	for _, hole := range v.a.scratch {
@@ -163,7 +188,11 @@ func (v *virtual) try(r *request, hole *Block, whole int, offer func(spot)) {
 		return
 	}
 	for b := first; b != last.next; b = b.next {
-		for _, at := range [2]uint64{roundUp(b.addr, r.align), roundDown(b.end()-min(b.end(), r.size), r.align)} {
+		low, high := roundUp(b.addr, r.align), roundDown(b.end()-min(b.end(), r.size), r.align)
+		if v.mirror {
+			low = roundUp(low+r.size, v.a.page) - r.size
+		}
+		for _, at := range [2]uint64{low, high} {
 			if at < first.addr || at+r.size > last.end() {
 				continue
 			}
@@ -184,10 +213,12 @@ func (v *virtual) price(s *spot, first *Block, whole int) {
 		if b.state == unbacked {
 			s.moved += pages(max(b.addr, from), min(b.end(), to), v.a.page)
 		} else {
-			whole -= pages(max(roundUp(b.addr, v.a.page), from), min(roundDown(b.end(), v.a.page), to), v.a.page)
+			s.whole += pages(max(roundUp(b.addr, v.a.page), from), min(roundDown(b.end(), v.a.page), to), v.a.page)
 		}
 	}
-	s.created = max(0, s.moved-whole)
+	s.created = max(0, s.moved-(whole-s.whole))
+	s.whole += s.moved
+	const page = 2 << 20
 }
 
 // pages is the number of pages from one boundary to another, 0 if they cross.
@@ -212,16 +243,16 @@ func (v *virtual) plan(s *spot) {
 	for _, b := range free {
 		from, to := roundUp(b.addr, v.a.page), roundDown(b.end(), v.a.page)
 		if s == nil || s.end <= b.addr || b.end() <= s.at {
-			v.list(b.seg, from, to)
+			v.offer(b.seg, from, to)
 			continue
 		}
-		v.list(b.seg, from, min(to, roundDown(s.at, v.a.page)))
-		v.list(b.seg, max(from, roundUp(s.end, v.a.page)), to)
+		v.offer(b.seg, from, min(to, roundDown(s.at, v.a.page)))
+		v.offer(b.seg, max(from, roundUp(s.end, v.a.page)), to)
 	}
 }
 
-// list adds a run to the plan.
-func (v *virtual) list(seg *segment, from, to uint64) {
+// offer adds a run to the plan.
+func (v *virtual) offer(seg *segment, from, to uint64) {
 	if n := pages(from, to, v.a.page); n > 0 {
 		v.runs = append(v.runs, run{seg: seg, addr: from, n: n})
 	}
@@ -234,7 +265,7 @@ func (v *virtual) create(n int, made *int) error {
 		if err != nil {
 			return err
 		}
-		v.spare = append(v.spare, h)
+		v.spare = append(v.spare, &page{handle: h})
 		v.a.stats.Reserved += v.a.page
 		v.a.stats.Creates++
 		*made++
@@ -242,11 +273,12 @@ func (v *virtual) create(n int, made *int) error {
 	return nil
 }
 
-// destroy gives n spare handles back to the device, or as many as it takes.
+// destroy gives the last n spare pages back to the device, or as many as it
+// takes. No view shows them.
 func (v *virtual) destroy(n int) error {
 	for range n {
 		last := len(v.spare) - 1
-		if err := v.a.dev.Destroy(v.spare[last]); err != nil {
+		if err := v.a.dev.Destroy(v.spare[last].handle); err != nil {
 			return err
 		}
 		v.spare = v.spare[:last]
@@ -291,21 +323,37 @@ func (v *virtual) back(s *spot) error {
 	return nil
 }
 
-// attach maps spare handles behind unbacked pages and gives the free block
-// that they are in then.
+// attach gives spare pages, r's or any, a home behind unbacked addresses, and
+// gives the free block that they are in then.
 func (v *virtual) attach(r run) (*Block, error) {
-	rest := len(v.spare) - r.n
-	if err := v.a.dev.Map(device.Ptr(r.addr), v.spare[rest:]); err != nil {
+	chosen := r.pages
+	if chosen == nil {
+		chosen = slices.Clone(v.spare[len(v.spare)-r.n:])
+	}
+	if err := v.a.dev.Map(device.Ptr(r.addr), v.list(chosen)); err != nil {
 		return nil, err
 	}
-	at := int((r.addr - r.seg.base) / v.a.page)
+	at := r.seg.index(r.addr)
 	if missing := at + r.n - len(r.seg.pages); missing > 0 {
-		r.seg.pages = append(r.seg.pages, make([]device.Handle, missing)...)
+		r.seg.pages = append(r.seg.pages, make([]*page, missing)...)
 	}
-	copy(r.seg.pages[at:], v.spare[rest:])
-	v.spare = v.spare[:rest]
+	for i, p := range chosen {
+		p.seg, p.addr = r.seg, r.addr+uint64(i)*v.a.page
+		r.seg.pages[at+i] = p
+	}
+	v.spare = slices.DeleteFunc(v.spare, func(p *page) bool { return p.seg != nil })
+	r.pages = nil
 	v.note(r, trace.SegmentMap, &v.a.stats.Maps)
 	return v.turn(r, free), nil
+}
+
+// list gives the handles of pages. It is overwritten by the next call.
+func (v *virtual) list(pages []*page) []device.Handle {
+	v.handles = v.handles[:0]
+	for _, p := range pages {
+		v.handles = append(v.handles, p.handle)
+	}
+	return v.handles
 }
 
 // detach unmaps whole pages of a free block; their handles become spare. The
@@ -314,10 +362,13 @@ func (v *virtual) detach(r run) error {
 	if err := v.a.dev.Unmap(device.Ptr(r.addr), r.n); err != nil {
 		return err
 	}
-	at := int((r.addr - r.seg.base) / v.a.page)
-	handles := r.seg.pages[at : at+r.n]
-	v.spare = append(v.spare, handles...)
-	clear(handles)
+	at := r.seg.index(r.addr)
+	r.pages = slices.Clone(r.seg.pages[at : at+r.n])
+	for i, p := range r.pages {
+		p.seg = nil
+		r.seg.pages[at+i] = nil
+	}
+	v.spare = append(v.spare, r.pages...)
 	v.note(r, trace.SegmentUnmap, &v.a.stats.Unmaps)
 	v.turn(r, unbacked)
 	return nil
@@ -334,7 +385,6 @@ func (v *virtual) turn(r run, s state) *Block {
 // note counts and records a step.
 func (v *virtual) note(r run, action trace.Action, count *uint64) {
 	*count += uint64(r.n)
-	r.backed = action == trace.SegmentMap
 	v.steps = append(v.steps, r)
 	v.a.recordRange(action, r.addr, uint64(r.n)*v.a.page)
 }
@@ -345,9 +395,9 @@ func (v *virtual) undo(created int) error {
 	var failed error
 	for _, step := range slices.Backward(slices.Clone(v.steps)) {
 		var err error
-		if step.backed {
+		if step.pages == nil {
 			err = v.detach(step)
-		} else if len(v.spare) >= step.n {
+		} else if !slices.ContainsFunc(step.pages, func(p *page) bool { return p.seg != nil }) {
 			_, err = v.attach(step)
 		}
 		failed = errors.Join(failed, err)
@@ -355,8 +405,11 @@ func (v *virtual) undo(created int) error {
 	return errors.Join(failed, v.destroy(min(created, len(v.spare))))
 }
 
-// trim unmaps all whole pages and destroys all spare handles.
+// trim unmaps all idle views and whole pages and destroys all spare handles.
 func (v *virtual) trim() (uint64, error) {
+	if err := v.drop(0); err != nil {
+		return 0, err
+	}
 	v.steps = v.steps[:0]
 	v.plan(nil)
 	for _, r := range v.runs {
@@ -370,20 +423,20 @@ func (v *virtual) trim() (uint64, error) {
 	return before - v.a.stats.Reserved, err
 }
 
-// close unmaps all pages and gives handles and addresses back.
+// close unmaps all views and pages and gives handles and addresses back.
 func (v *virtual) close() error {
-	var failed error
+	failed := v.closeViews()
 	for _, seg := range v.a.segments {
-		for i, h := range seg.pages {
-			if h == 0 {
+		for i, p := range seg.pages {
+			if p == nil {
 				continue
 			}
-			if err := v.a.dev.Unmap(device.Ptr(seg.base+uint64(i)*v.a.page), 1); err != nil {
+			if err := v.a.dev.Unmap(device.Ptr(p.addr), 1); err != nil {
 				failed = errors.Join(failed, err)
 				continue
 			}
-			seg.pages[i] = 0
-			v.spare = append(v.spare, h)
+			seg.pages[i], p.seg = nil, nil
+			v.spare = append(v.spare, p)
 			v.a.stats.Unmaps++
 		}
 		failed = errors.Join(failed, v.a.dev.Release(device.Ptr(seg.base)))
@@ -391,25 +444,28 @@ func (v *virtual) close() error {
 	return errors.Join(failed, v.destroy(len(v.spare)))
 }
 
-// check recounts handles and compares pages with blocks.
+// check recounts pages and compares them with blocks.
 func (v *virtual) check() error {
-	handles := len(v.spare)
+	number := len(v.spare)
 	for _, seg := range v.a.segments {
 		for b := seg.first; b != nil; b = b.next {
 			if err := v.checkPages(seg, b); err != nil {
 				return err
 			}
 		}
-		for _, h := range seg.pages {
-			if h != 0 {
-				handles++
+		for i, p := range seg.pages {
+			if p == nil {
+				continue
+			}
+			if number++; p.seg != seg || seg.index(p.addr) != i {
+				return fmt.Errorf("page %d of the segment at %#x thinks that it is at %#x", i, seg.base, p.addr)
 			}
 		}
 	}
-	if got := uint64(handles) * v.a.page; got != v.a.stats.Reserved {
+	if got := uint64(number) * v.a.page; got != v.a.stats.Reserved {
 		return fmt.Errorf("reserved is %d bytes, yet the handles have %d", v.a.stats.Reserved, got)
 	}
-	return nil
+	return v.checkViews()
 }
 
 // checkPages finds pages of b that are backed and should not be, or the reverse.
@@ -417,12 +473,11 @@ func (v *virtual) checkPages(seg *segment, b *Block) error {
 	if b.state == unbacked && (b.addr|b.size)&(v.a.page-1) != 0 {
 		return fmt.Errorf("unbacked block %#x of %d bytes is not of whole pages", b.addr, b.size)
 	}
-	from, to := int((b.addr-seg.base)/v.a.page), int((b.end()-1-seg.base)/v.a.page)
-	for i := from; i <= to; i++ {
+	for i := seg.index(b.addr); i <= seg.index(b.end()-1); i++ {
 		if i >= len(seg.pages) && b.state == unbacked {
 			break
 		}
-		if backed := i < len(seg.pages) && seg.pages[i] != 0; backed == (b.state == unbacked) {
+		if backed := i < len(seg.pages) && seg.pages[i] != nil; backed == (b.state == unbacked) {
 			return fmt.Errorf("page %d of the segment at %#x: backed is %v, yet the block at %#x is %v", i, seg.base, backed, b.addr, b.state)
 		}
 	}
