@@ -85,10 +85,16 @@ import (
 
 // Options are the choices of an allocator. The zero value is the default.
 type Options struct {
-	Limit      uint64     // bytes reserved at most; 0: the device's capacity
-	NoVirtual  bool       // use plain allocations even where the device has virtual memory
+	Limit         uint64  // bytes reserved at most; 0: LimitFraction
+	LimitFraction float64 // the same as a share of the device's capacity, up to 1; 0: all of it
+	SoftLimit     uint64  // bytes reserved that Step trims to where it can; 0: no such limit
+	TrimEvery     int     // number of Steps after which all that is wholly free is given back; 0: never
+	Preallocate   uint64  // bytes that New reserves
+	NoVirtual     bool    // use plain allocations even where the device has virtual memory
+
 	Sink       trace.Sink // receives every event; nil: none
 	StackDepth int        // frames recorded with each Alloc and Free event; 0: none
+	StackRate  uint64     // bytes allocated for one recorded stack, on average; 0: every stack
 }
 
 // Allocator hands out the memory of a device. Its methods may be called from
@@ -107,7 +113,8 @@ type Allocator struct {
 	mu       sync.Mutex
 	closed   bool
 	source   source
-	pools    [2]pool // small blocks, others
+	options  Options
+	pools    []*pool // for small blocks, for others, and those of NewPool
 	segments []*segment
 	views    views
 	streams  []*stream // by ID; nil where none was seen
@@ -120,9 +127,13 @@ type Allocator struct {
 	unused   *Block   // dead blocks
 	scratch  []*Block // of refresh and the source
 
+	evictors []*Evictor
+	evicting bool
+
 	sink   trace.Sink
 	pcs    []uintptr // room for StackDepth frames
 	stacks trace.Stacks
+	quiet  uint64 // bytes to be allocated before the next stack is recorded
 }
 
 // source makes free blocks of the device's memory.
@@ -134,8 +145,11 @@ type source interface {
 	// kept gives the same without taking or mapping anything, from what was
 	// stitched for an earlier request of this size; nil if there is none.
 	kept(r request) *Block
-	// trim gives wholly free memory back and says how many bytes.
-	trim() (uint64, error)
+	// prepare takes size bytes from the device, or a little more.
+	prepare(size uint64) error
+	// trim gives wholly free memory back until no more than keep bytes are
+	// reserved, and says how many bytes.
+	trim(keep uint64) (uint64, error)
 	// close gives everything back. No work is queued.
 	close() error
 	// check recounts what the source took from the device.
@@ -146,28 +160,49 @@ type source interface {
 var errLimit = fmt.Errorf("%w: limit of the allocator", device.ErrOutOfMemory)
 
 // New gives an allocator of the device's memory. The device must outlive it.
-// It fails if the granularity of the device is no power of two of 512 or more.
+// It fails if the granularity of the device is no power of two of 512 or more,
+// or if there is no memory for Preallocate.
 func New(dev device.Device, o Options) (*Allocator, error) {
-	info := dev.Info()
-	a := &Allocator{dev: dev, limit: info.Capacity}
-	if o.Limit > 0 {
-		a.limit = min(o.Limit, info.Capacity)
-	}
-	for i := range a.pools {
-		a.pools[i] = pool{small: i == 0, holes: &tree{}}
-		a.pools[i].addClasses(ownClass)
+	a := &Allocator{dev: dev, limit: o.limit(dev.Info().Capacity), options: o}
+	for i := range 2 {
+		a.addPool(&pool{small: i == 0})
 	}
 	a.SetSink(o.Sink, o.StackDepth)
-	if !info.Virtual || o.NoVirtual {
+	if err := a.openSource(); err != nil {
+		return nil, err
+	}
+	if o.Preallocate > 0 {
+		if err := a.Reserve(o.Preallocate); err != nil {
+			return nil, errors.Join(err, a.Close())
+		}
+	}
+	return a, nil
+}
+
+// limit gives the bytes that may be reserved.
+func (o *Options) limit(capacity uint64) uint64 {
+	switch {
+	case o.Limit > 0:
+		return min(o.Limit, capacity)
+	case o.LimitFraction > 0 && o.LimitFraction < 1:
+		return uint64(o.LimitFraction * float64(capacity))
+	}
+	return capacity
+}
+
+// openSource chooses where memory comes from.
+func (a *Allocator) openSource() error {
+	info := a.dev.Info()
+	if !info.Virtual || a.options.NoVirtual {
 		a.source, a.pageBits = &plain{a: a}, bits.TrailingZeros64(plainUnit)
-		return a, nil
+		return nil
 	}
 	if g := info.Granularity; g < unit || g&(g-1) != 0 {
-		return nil, fmt.Errorf("granularity of %s is %d, no power of two of %d or more", info.Name, g, unit)
+		return fmt.Errorf("granularity of %s is %d, no power of two of %d or more", info.Name, g, unit)
 	}
 	a.page, a.pageBits = info.Granularity, bits.TrailingZeros64(info.Granularity)
 	a.source = newVirtual(a, info.Alias)
-	return a, nil
+	return nil
 }
 
 // Device gives the device.
@@ -177,6 +212,11 @@ func (a *Allocator) Device() device.Device { return a.dev }
 // work on s. size is at least 1. The error is an *OutOfMemoryError or one of
 // the device; the allocator is then as it was before.
 func (a *Allocator) Alloc(size uint64, p trace.Purpose, s device.Stream) (*Block, error) {
+	return a.alloc(nil, size, p, s)
+}
+
+// alloc is Alloc from a pool, or from the default ones.
+func (a *Allocator) alloc(from *pool, size uint64, p trace.Purpose, s device.Stream) (*Block, error) {
 	if size == 0 || int(p) >= trace.NumPurposes {
 		panic(fmt.Sprintf("alloc: Alloc of %d bytes for purpose %d", size, p))
 	}
@@ -185,9 +225,12 @@ func (a *Allocator) Alloc(size uint64, p trace.Purpose, s device.Stream) (*Block
 	if a.closed {
 		return nil, errors.New("allocator is closed")
 	}
-	r := a.request(size, s)
+	r := a.request(from, size, s)
 	a.settleFinished()
 	b, err := a.obtain(&r)
+	for err != nil && a.evict(&r, err) {
+		b, err = a.obtain(&r)
+	}
 	if err != nil {
 		return nil, a.failed(size, p, r.stream, err)
 	}
@@ -195,80 +238,28 @@ func (a *Allocator) Alloc(size uint64, p trace.Purpose, s device.Stream) (*Block
 	b.state, b.stream, b.purpose, b.asked = live, r.stream, p, size
 	b.uses, b.users, b.stack = b.uses[:0], b.users[:0], nil
 	a.stats.alloc(b)
-	a.record(trace.Alloc, b)
+	a.record(trace.Alloc, b, 2)
 	return b, nil
 }
 
 // request is size bytes as the pools know it. A size that no memory holds
 // becomes one that no source can give.
-func (a *Allocator) request(size uint64, s device.Stream) request {
-	r := request{size: math.MaxInt64 &^ (unit - 1), align: unit, pool: &a.pools[1], stream: a.known(s)}
+func (a *Allocator) request(from *pool, size uint64, s device.Stream) request {
+	r := request{size: math.MaxInt64 &^ (unit - 1), align: unit, pool: from, stream: a.known(s)}
 	if size < r.size {
 		r.size = roundUp(size, unit)
 	}
-	if r.size <= smallMax {
-		r.pool = &a.pools[0]
+	switch {
+	case from != nil:
+	case r.size <= smallMax:
+		r.pool = a.pools[0]
+	default:
+		r.pool = a.pools[1]
 	}
 	if r.size&(a.page-1) == 0 {
 		r.align = a.page
 	}
 	return r
-}
-
-// obtain gives a free block of r's size that is in no tree.
-func (a *Allocator) obtain(r *request) (*Block, error) {
-	if a.page > 0 && r.size >= keptFirst*a.page {
-		if b := a.source.kept(*r); b != nil {
-			return b, nil
-		}
-	}
-	if b := a.find(r); b != nil {
-		return a.carve(b, r), nil
-	}
-	if b := a.source.kept(*r); b != nil {
-		return b, nil
-	}
-	b, err := a.source.grow(*r)
-	if !errors.Is(err, device.ErrOutOfMemory) {
-		return b, err
-	}
-	return a.obtainAnywhere(r, err)
-}
-
-// keptFirst is the number of pages from which on a request looks for what was
-// stitched for its like before it breaks whole pages open. It makes repeating
-// steps converge: else the pages of a stitch are used for something smaller,
-// and the next step has to stitch again.
-const keptFirst = 4
-
-// obtainAnywhere gives what is left in any shape.
-func (a *Allocator) obtainAnywhere(r *request, err error) (*Block, error) {
-	q := *r
-	q.align = unit
-	for _, p := range [2]*pool{r.pool, a.otherPool(r.pool)} {
-		q.pool = p
-		if b := a.find(&q); b != nil {
-			return a.carve(b, &q), nil
-		}
-		if b, err := a.source.grow(q); err == nil {
-			return b, nil
-		}
-	}
-	return nil, err
-}
-
-// carve takes r out of a block that it fits into.
-func (a *Allocator) carve(b *Block, r *request) *Block {
-	at, _ := r.start(b)
-	return a.cut(b, at, at+r.size)
-}
-
-// otherPool gives the pool that p is not.
-func (a *Allocator) otherPool(p *pool) *pool {
-	if p.small {
-		return &a.pools[1]
-	}
-	return &a.pools[0]
 }
 
 // Free gives the block back, in the order of its stream: work queued there
@@ -278,8 +269,13 @@ func (a *Allocator) otherPool(p *pool) *pool {
 func (b *Block) Free() {
 	a := b.lock("Free")
 	defer a.unlock()
+	a.record(trace.FreeRequested, b, 1)
+	a.release(b)
+}
+
+// release takes a live block back.
+func (a *Allocator) release(b *Block) {
 	a.stats.free(b)
-	a.record(trace.FreeRequested, b)
 	a.addUse(b, a.freed(b.stream))
 	for _, s := range b.users {
 		a.addUse(b, a.freed(s))
@@ -310,7 +306,7 @@ func (b *Block) lock(call string) *Allocator {
 
 // complete makes a block that was freed free.
 func (a *Allocator) complete(b *Block) {
-	a.record(trace.FreeCompleted, b)
+	a.record(trace.FreeCompleted, b, 0)
 	b.state = free
 	if b.view != nil {
 		b.view.giveBack()
@@ -338,17 +334,6 @@ func (b *Block) Size() uint64 { return b.asked }
 
 // Purpose says what the block holds.
 func (b *Block) Purpose() trace.Purpose { return b.purpose }
-
-// Trim gives wholly free memory back to the device, after waiting on the host
-// for the work that may touch it, and says how many bytes. An error of the
-// device ends it; what was given back until then stays so.
-func (a *Allocator) Trim() (uint64, error) {
-	a.mu.Lock()
-	defer a.unlock()
-	a.settleFinished()
-	a.stats.Trims++
-	return a.source.trim()
-}
 
 // unlock ends a public operation.
 func (a *Allocator) unlock() {

@@ -200,7 +200,7 @@ func hammer(t *testing.T, a *Allocator, s device.Stream) {
 		live[i].Free()
 		live = slices.Delete(live, i, i+1)
 		if r.IntN(20) == 0 {
-			if _, err := a.Trim(); err != nil {
+			if _, err := a.Trim(0); err != nil {
 				t.Error(err)
 			}
 		}
@@ -226,7 +226,7 @@ func TestEventsTellTheStory(t *testing.T) {
 				blocks = append(blocks, b)
 			}
 		}
-		if _, err := a.Trim(); err != nil {
+		if _, err := a.Trim(0); err != nil {
 			t.Fatal(err)
 		}
 		told := map[trace.Action]uint64{}
@@ -331,7 +331,7 @@ func TestMisusePanics(t *testing.T) {
 	if _, err := a.Alloc(1, trace.Other, s); err == nil {
 		t.Error("Alloc after Close gives no error")
 	}
-	if n, err := a.Trim(); n != 0 || err != nil {
+	if n, err := a.Trim(0); n != 0 || err != nil {
 		t.Errorf("Trim after Close: %d, %v", n, err)
 	}
 	if err := a.Close(); err != nil {

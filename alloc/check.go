@@ -26,8 +26,8 @@ func (a *Allocator) check() error {
 			c.block(&w.block)
 		}
 	}
-	for i := range a.pools {
-		if err := c.pool(&a.pools[i]); err != nil {
+	for _, p := range a.pools {
+		if err := c.pool(p); err != nil {
 			return err
 		}
 	}

@@ -41,26 +41,17 @@ func (a *Allocator) bury() {
 			b.state, b.seg = dead, nil
 		}
 	}
-	a.segments, a.pending, a.unused, a.scratch, a.pools = nil, nil, nil, nil, [2]pool{}
+	a.segments, a.pending, a.unused, a.scratch, a.pools = nil, nil, nil, nil, nil
 }
 
 // leakSites is the number of places of allocation that a leak report names.
 const leakSites = 10
-
-// leak is what is live of one purpose from one place.
-type leak struct {
-	purpose trace.Purpose
-	stack   *trace.Stack
-	blocks  int
-	bytes   uint64
-}
 
 // leaks gives an error that names the live blocks, or nil.
 func (a *Allocator) leaks() error {
 	if a.stats.Blocks == 0 {
 		return nil
 	}
-	list := a.live()
 	var s strings.Builder
 	fmt.Fprintf(&s, "%d blocks of %s are still live:", a.stats.Blocks, size.Format(a.stats.Live))
 	for p, n := range a.stats.LiveByPurpose() {
@@ -68,35 +59,48 @@ func (a *Allocator) leaks() error {
 			fmt.Fprintf(&s, " %s %s", trace.Purpose(p), size.Format(n))
 		}
 	}
-	for i, l := range list {
-		if i == leakSites {
-			fmt.Fprintf(&s, "\n\tand %d more places", len(list)-i)
-			break
-		}
-		if l.stack != nil {
-			fmt.Fprintf(&s, "\n\t%d blocks of %s, %s, from%s", l.blocks, size.Format(l.bytes), l.purpose, site(l.stack))
-		}
+	for _, site := range a.sites(leakSites) {
+		fmt.Fprintf(&s, "\n\t%s", site)
 	}
 	return errors.New(s.String())
 }
 
-// live lists the live blocks by purpose and place, the most bytes first.
-func (a *Allocator) live() []*leak {
-	var list []*leak
-	index := map[leak]*leak{}
+// Site is what is live of one purpose from one place.
+type Site struct {
+	Purpose trace.Purpose
+	Stack   *trace.Stack // of the allocations
+	Blocks  int
+	Bytes   uint64
+}
+
+// String says what is live and from where.
+func (s Site) String() string {
+	return fmt.Sprintf("%d blocks of %s, %s, from%s", s.Blocks, size.Format(s.Bytes), s.Purpose, place(s.Stack))
+}
+
+// sites lists the n places whose live blocks hold most bytes, of those whose
+// stacks were recorded.
+func (a *Allocator) sites(n int) []Site {
+	var list []Site
+	index := map[Site]int{}
 	for b := range a.liveBlocks {
-		key := leak{purpose: b.purpose, stack: b.stack}
-		l := index[key]
-		if l == nil {
-			l = &leak{purpose: b.purpose, stack: b.stack}
-			index[key] = l
-			list = append(list, l)
+		if b.stack == nil {
+			continue
 		}
-		l.blocks++
-		l.bytes += b.size
+		key := Site{Purpose: b.purpose, Stack: b.stack}
+		i, known := index[key]
+		if !known {
+			i = len(list)
+			index[key] = i
+			list = append(list, key)
+		}
+		list[i].Blocks++
+		list[i].Bytes += b.size
 	}
-	slices.SortStableFunc(list, func(x, y *leak) int { return cmp.Compare(y.bytes, x.bytes) })
-	return list
+	slices.SortFunc(list, func(x, y Site) int {
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.Blocks, x.Blocks), cmp.Compare(x.Purpose, y.Purpose), strings.Compare(place(x.Stack), place(y.Stack)))
+	})
+	return list[:min(n, len(list))]
 }
 
 // liveBlocks gives the live blocks, in no order.
@@ -115,8 +119,8 @@ func (a *Allocator) liveBlocks(yield func(*Block) bool) {
 	}
 }
 
-// site writes the innermost lines of a stack.
-func site(stack *trace.Stack) string {
+// place writes the innermost lines of a stack.
+func place(stack *trace.Stack) string {
 	var s strings.Builder
 	for i, f := range stack.Frames() {
 		if i == 3 {

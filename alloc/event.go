@@ -19,34 +19,47 @@ func (a *Allocator) SetSink(sink trace.Sink, stackDepth int) {
 	a.sink, a.pcs = sink, make([]uintptr, max(stackDepth, 0))
 }
 
-// callerFrames is the number of frames between runtime.Callers and the caller
-// of Alloc, Free or Use.
-const callerFrames = 4
-
-// callers gives the stack of the program's call. It is overwritten by the next.
-func (a *Allocator) callers() []uintptr {
+// callers gives the stack of the program's call, which is so many frames above
+// the function that calls this one. It is overwritten by the next.
+func (a *Allocator) callers(frames int) []uintptr {
 	if len(a.pcs) == 0 {
 		return nil
 	}
-	return a.pcs[:runtime.Callers(callerFrames, a.pcs)]
+	return a.pcs[:runtime.Callers(2+frames, a.pcs)]
 }
 
-// record tells the sink of a block.
-func (a *Allocator) record(action trace.Action, b *Block) {
+// record tells the sink of a block, for the program's call that is so many
+// frames above the function that calls this one.
+func (a *Allocator) record(action trace.Action, b *Block, frames int) {
 	if a.sink == nil && len(a.pcs) == 0 {
 		return
 	}
 	var pcs []uintptr
 	switch action {
 	case trace.Alloc:
-		pcs = a.callers()
-		b.stack = a.stacks.Of(pcs)
+		if a.sampled(b.asked) {
+			pcs = a.callers(frames + 1)
+			b.stack = a.stacks.Of(pcs)
+		}
 	case trace.FreeRequested:
-		pcs = a.callers()
+		if b.stack != nil || a.options.StackRate == 0 {
+			pcs = a.callers(frames + 1)
+		}
 	}
 	if a.sink != nil {
 		a.sink.Record(trace.Event{Action: action, Purpose: b.purpose, Stream: b.stream.id, Addr: b.addr, Size: b.asked, TimeUS: now(), PCs: pcs})
 	}
+}
+
+// sampled says whether the stack of an allocation is recorded: of large ones
+// always, of others one for each StackRate bytes.
+func (a *Allocator) sampled(size uint64) bool {
+	if size < a.quiet {
+		a.quiet -= size
+		return false
+	}
+	a.quiet = a.options.StackRate
+	return true
 }
 
 // recordRange tells the sink of memory taken or given back. It belongs to no
@@ -58,6 +71,13 @@ func (a *Allocator) recordRange(action trace.Action, addr, size uint64) {
 }
 
 func now() int64 { return time.Now().UnixMicro() }
+
+// Snapshot gives what is reserved now, as the tools of package inspect take it:
+// WritePprof makes a profile of live memory by call site of it, if stacks are
+// recorded. Its traces are empty.
+func (a *Allocator) Snapshot() *trace.Snapshot {
+	return &trace.Snapshot{Segments: a.Segments(), Settings: a.Settings()}
+}
 
 // Segments gives what is reserved now, in the order of addresses, for a
 // trace.Snapshot. On virtual memory each range of backed addresses is one, and

@@ -74,9 +74,9 @@ func (c *scenario) free(b *Block) {
 }
 
 func (c *scenario) trim() {
-	if _, err := c.a.Trim(); err != nil {
+	if _, err := c.a.Trim(0); err != nil {
 		c.check("Trim", err)
-		_, err = c.a.Trim()
+		_, err = c.a.Trim(0)
 		c.check("second Trim", err)
 	}
 }

@@ -1,14 +1,14 @@
 package alloc
 
-// find gives a free block for r without taking memory from the device, or nil.
-// It climbs the ladder that alloc.go describes and searches again after every
-// rung.
+// find gives a free block for r without taking memory from the device, or nil:
+// the first rungs of the ladder.
 func (a *Allocator) find(r *request) *Block {
 	if b := a.ready(r); b != nil {
 		return b
 	}
 	if a.refresh() {
 		if b := a.ready(r); b != nil {
+			a.stats.Settles++
 			return b
 		}
 	}
@@ -50,9 +50,9 @@ func (a *Allocator) refresh() bool {
 		return false
 	}
 	a.sorted = a.progress
-	for i := range a.pools {
+	for _, p := range a.pools {
 		a.scratch = a.scratch[:0]
-		for _, t := range a.pools[i].free[clean+1:] {
+		for _, t := range p.free[clean+1:] {
 			a.scratch = t.collect(a.scratch, 0)
 		}
 		for _, b := range a.scratch {

@@ -3,6 +3,7 @@ package alloc
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 
 	"github.com/headroom-go/headroom/device"
@@ -12,23 +13,36 @@ import (
 // knows which work comes before which, and so checks that memory is handed
 // over in order:
 //
-//   - touch(t, b) queues work of stream t on memory. It must come after all
-//     work that other streams queued there.
-//   - Unmap and Free want all work on the memory to be done.
+//   - touch queues work of a stream. It must come after all work that other
+//     streams queued on the same memory, through whatever addresses.
+//   - Unmap and Free want all work on the addresses to be done, Destroy all
+//     work on the memory.
 //
-// The first violation is kept in err.
+// Memory is named by a physical address: handle × granularity + offset for
+// mapped memory, the address itself for plain allocations. The first violation
+// is kept in err.
 type lagging struct {
 	device.Device
-	streams []*lagStream
-	touched []touch // the last work of each stream on each piece of memory
-	err     error
+	page      uint64
+	streams   []*lagStream
+	handles   map[device.Handle]bool   // that exist
+	behind    map[uint64]device.Handle // by address of a mapped granule
+	plain     map[uint64]uint64        // size of plain allocations
+	addresses []touch                  // work that is not done, by address
+	memory    []touch                  // the last work of each stream on each piece of memory
+	err       error
 }
 
-// touch is work of a stream at a place of its queue on [from, to).
+// interval is a part of the addresses, or of memory.
+type interval struct{ from, to uint64 }
+
+func (i interval) overlaps(j interval) bool { return i.from < j.to && j.from < i.to }
+
+// touch is work of a stream at a place of its queue.
 type touch struct {
-	from, to uint64
-	stream   int
-	place    int
+	interval
+	stream int
+	place  int
 }
 
 // lagStream is a queue of places 1, 2, …; those up to passed are done.
@@ -54,7 +68,10 @@ func newLagging(t testing.TB, o device.NullOptions) *lagging {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &lagging{Device: dev}
+	return &lagging{
+		Device: dev, page: dev.Info().Granularity,
+		handles: map[device.Handle]bool{}, behind: map[uint64]device.Handle{}, plain: map[uint64]uint64{},
+	}
 }
 
 func (d *lagging) NewStream() (device.Stream, error) {
@@ -63,51 +80,133 @@ func (d *lagging) NewStream() (device.Stream, error) {
 	return s, nil
 }
 
-func (d *lagging) Unmap(p device.Ptr, n int) error {
-	d.idle(uint64(p), uint64(p)+uint64(n)*d.Info().Granularity)
-	return d.Device.Unmap(p, n)
+func (d *lagging) Alloc(n uint64) (device.Ptr, error) {
+	p, err := d.Device.Alloc(n)
+	if err == nil {
+		d.plain[uint64(p)] = n
+	}
+	return p, err
 }
 
 func (d *lagging) Free(p device.Ptr) error {
-	d.idle(uint64(p), uint64(p)+1)
+	d.idle(d.addresses, interval{uint64(p), uint64(p) + d.plain[uint64(p)]})
+	delete(d.plain, uint64(p))
 	return d.Device.Free(p)
 }
 
-// idle wants all work on [from, to) to be done, and forgets it.
-func (d *lagging) idle(from, to uint64) {
-	for _, w := range d.touched {
-		if w.from < to && from < w.to && d.streams[w.stream].passed < w.place {
-			d.err = fmt.Errorf("memory %#x-%#x taken while stream %d has passed %d and place %d works on it", from, to, w.stream, d.streams[w.stream].passed, w.place)
+func (d *lagging) Create() (device.Handle, error) {
+	h, err := d.Device.Create()
+	if err == nil {
+		d.handles[h] = true
+	}
+	return h, err
+}
+
+func (d *lagging) Destroy(h device.Handle) error {
+	d.idle(d.memory, interval{uint64(h) * d.page, uint64(h+1) * d.page})
+	delete(d.handles, h)
+	return d.Device.Destroy(h)
+}
+
+func (d *lagging) Map(p device.Ptr, handles []device.Handle) error {
+	err := d.Device.Map(p, handles)
+	if err == nil {
+		for i, h := range handles {
+			d.behind[uint64(p)+uint64(i)*d.page] = h
 		}
 	}
+	return err
+}
+
+func (d *lagging) Unmap(p device.Ptr, n int) error {
+	d.idle(d.addresses, interval{uint64(p), uint64(p) + uint64(n)*d.page})
+	for i := range uint64(n) {
+		delete(d.behind, uint64(p)+i*d.page)
+	}
+	return d.Device.Unmap(p, n)
+}
+
+// physical gives the memory behind addresses, neighbours joined, and ok if
+// there is memory behind all of them.
+func (d *lagging) physical(from, to uint64) (memory []interval, ok bool) {
+	if !d.Info().Virtual || len(d.plain) > 0 {
+		return []interval{{from, to}}, true
+	}
+	for at := from; at < to; {
+		start := at &^ (d.page - 1)
+		h, backed := d.behind[start]
+		if !backed {
+			return nil, false
+		}
+		next := min(to, start+d.page)
+		base := uint64(h)*d.page - start
+		if n := len(memory); n > 0 && memory[n-1].to == base+at {
+			memory[n-1].to = base + next
+		} else {
+			memory = append(memory, interval{base + at, base + next})
+		}
+		at = next
+	}
+	return memory, true
+}
+
+// done says whether the work is.
+func (d *lagging) done(w touch) bool { return w.place <= d.streams[w.stream].passed }
+
+// idle wants all work on a part to be done.
+func (d *lagging) idle(work []touch, part interval) {
+	for _, w := range work {
+		if w.overlaps(part) && !d.done(w) {
+			d.err = fmt.Errorf("%#x-%#x taken while stream %d has passed %d and place %d works on it", part.from, part.to, w.stream, d.streams[w.stream].passed, w.place)
+		}
+	}
+}
+
+// queue notes work of s on addresses and gives the memory behind them.
+func (d *lagging) queue(s *lagStream, from, to uint64) []interval {
+	s.place++
+	memory, ok := d.physical(from, to)
+	if !ok {
+		d.err = fmt.Errorf("stream %d works on %#x-%#x, where memory is missing", s.id, from, to)
+	}
+	d.addresses = append(slices.DeleteFunc(d.addresses, d.done), touch{interval{from, to}, s.id, s.place})
+	d.memory = slices.DeleteFunc(d.memory, d.done)
+	return memory
 }
 
 // touch queues work of s on [from, to).
 func (d *lagging) touch(s *lagStream, from, to uint64) {
-	s.place++
+	for _, part := range d.queue(s, from, to) {
+		d.work(s, part)
+	}
+}
+
+// work lets the last work of s be the last on a part of memory.
+func (d *lagging) work(s *lagStream, part interval) {
 	var rest []touch
-	for _, w := range d.touched {
-		if w.from >= to || from >= w.to {
+	for _, w := range d.memory {
+		if !w.overlaps(part) {
 			rest = append(rest, w)
 			continue
 		}
-		if w.stream != s.id && s.after[w.stream] < w.place && d.streams[w.stream].passed < w.place {
-			d.err = fmt.Errorf("stream %d works on %#x-%#x, not after place %d of stream %d", s.id, from, to, w.place, w.stream)
+		if w.stream != s.id && s.after[w.stream] < w.place && !d.done(w) {
+			d.err = fmt.Errorf("stream %d works on memory %#x-%#x, not after place %d of stream %d", s.id, part.from, part.to, w.place, w.stream)
 		}
-		if w.from < from {
-			rest = append(rest, touch{w.from, from, w.stream, w.place})
+		if w.from < part.from {
+			rest = append(rest, touch{interval{w.from, part.from}, w.stream, w.place})
 		}
-		if to < w.to {
-			rest = append(rest, touch{to, w.to, w.stream, w.place})
+		if part.to < w.to {
+			rest = append(rest, touch{interval{part.to, w.to}, w.stream, w.place})
 		}
 	}
-	d.touched = append(rest, touch{from, to, s.id, s.place})
+	d.memory = append(rest, touch{part, s.id, s.place})
 }
 
 // share queues work of s on memory that its owner orders itself.
 func (d *lagging) share(s *lagStream, from, to uint64) {
-	s.place++
-	d.touched = append(d.touched, touch{from, to, s.id, s.place})
+	for _, part := range d.queue(s, from, to) {
+		d.memory = append(d.memory, touch{part, s.id, s.place})
+	}
 }
 
 // advance does up to n pieces of work of a stream, fewer if it has to wait.

@@ -177,7 +177,7 @@ func (m *model) free(i int) {
 
 func (m *model) trim() {
 	before := m.a.Stats()
-	freed, err := m.a.Trim()
+	freed, err := m.a.Trim(0)
 	after := m.a.Stats()
 	if err != nil || after.Reserved+freed != before.Reserved || after.Live != before.Live {
 		m.t.Fatalf("Trim() = %d, %v: reserved from %d to %d", freed, err, before.Reserved, after.Reserved)

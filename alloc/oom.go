@@ -26,6 +26,8 @@ type OutOfMemoryError struct {
 	Cached        uint64
 	Reserved      uint64
 	LargestFree   uint64 // the largest free block
+	Evictions     uint64 // times that an evictor has freed memory until now
+	Sites         []Site // the places that hold most, if stacks are recorded
 	Err           error  // what the device said; nil if the request does not fit the limit
 }
 
@@ -54,6 +56,12 @@ func (e *OutOfMemoryError) Error() string {
 	if e.Err != nil {
 		fmt.Fprintf(&s, " The device says: %v.", e.Err)
 	}
+	for i, site := range e.Sites {
+		if i == 0 {
+			s.WriteString(" Most is held by:")
+		}
+		fmt.Fprintf(&s, "\n\t%s", site)
+	}
 	return s.String()
 }
 
@@ -76,6 +84,9 @@ func (e *OutOfMemoryError) advice() string {
 	return fmt.Sprintf("Fragmentation: %s are not live, but in pieces that live blocks keep apart; free blocks beside them, or allocate large blocks first.", size.Format(left))
 }
 
+// oomSites is the number of places that an OutOfMemoryError names.
+const oomSites = 5
+
 // failed counts a failed request and gives the error for it. size is what was
 // asked for, err what the source said.
 func (a *Allocator) failed(size uint64, p trace.Purpose, s *stream, err error) error {
@@ -86,7 +97,7 @@ func (a *Allocator) failed(size uint64, p trace.Purpose, s *stream, err error) e
 	info := a.dev.Info()
 	if a.sink != nil {
 		a.sink.Record(trace.Event{Action: trace.OOM, Purpose: p, Stream: s.id, Addr: info.Capacity - min(info.Capacity, a.stats.Reserved),
-			Size: rounded(size), TimeUS: now(), PCs: a.callers()})
+			Size: rounded(size), TimeUS: now(), PCs: a.callers(3)})
 	}
 	if err == errLimit {
 		err = nil
@@ -94,6 +105,7 @@ func (a *Allocator) failed(size uint64, p trace.Purpose, s *stream, err error) e
 	return &OutOfMemoryError{
 		Device: info.Name, Asked: rounded(size), Purpose: p, Limit: a.limit, Capacity: info.Capacity,
 		Live: a.stats.Live, LiveByPurpose: a.stats.LiveByPurpose(), Pending: a.stats.Pending, Reserved: a.stats.Reserved,
+		Evictions: a.stats.Evictions, Sites: a.sites(oomSites),
 		Cached: a.stats.Reserved - a.stats.Live - a.stats.Pending, LargestFree: a.largestFree(), Err: err,
 	}
 }
@@ -101,8 +113,8 @@ func (a *Allocator) failed(size uint64, p trace.Purpose, s *stream, err error) e
 // largestFree gives the size of the largest free block.
 func (a *Allocator) largestFree() uint64 {
 	var size uint64
-	for i := range a.pools {
-		for _, t := range a.pools[i].free {
+	for _, p := range a.pools {
+		for _, t := range p.free {
 			if b := t.last(); b != nil {
 				size = max(size, b.size)
 			}

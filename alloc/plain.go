@@ -46,7 +46,7 @@ func (p *plain) segment(pl *pool, size uint64) (*Block, error) {
 	}
 	ptr, err := p.a.dev.Alloc(size)
 	if errors.Is(err, device.ErrOutOfMemory) {
-		freed, trimErr := p.trim()
+		freed, trimErr := p.trim(0)
 		if freed == 0 || trimErr != nil {
 			return nil, errors.Join(err, trimErr)
 		}
@@ -87,7 +87,7 @@ func (p *plain) makeRoom(size uint64) error {
 func (p *plain) whole() []*segment {
 	var list []*segment
 	for _, seg := range p.a.segments {
-		if seg.first.state == free && seg.first.next == nil {
+		if !seg.pool.keep && seg.first.state == free && seg.first.next == nil {
 			list = append(list, seg)
 		}
 	}
@@ -110,10 +110,19 @@ func (p *plain) release(seg *segment) error {
 	return nil
 }
 
-// trim gives all wholly free segments back.
-func (p *plain) trim() (uint64, error) {
+// prepare allocates a segment.
+func (p *plain) prepare(size uint64) error {
+	_, err := p.segment(p.a.pools[1], roundUp(size, plainUnit))
+	return err
+}
+
+// trim gives wholly free segments back, the smallest first.
+func (p *plain) trim(keep uint64) (uint64, error) {
 	var freed uint64
 	for _, seg := range p.whole() {
+		if p.a.stats.Reserved <= keep {
+			break
+		}
 		if err := p.release(seg); err != nil {
 			return freed, err
 		}

@@ -42,9 +42,9 @@ type edges struct {
 }
 
 // stitch gives the best stitch for r, or nil where the device maps no page
-// twice or the request is too small for it.
+// twice, the request is too small for it, or its pool keeps to itself.
 func (v *virtual) stitch(r *request) *stitch {
-	if !v.alias || r.pool.small {
+	if !v.alias || r.pool.small || r.pool.private {
 		return nil
 	}
 	whole := v.wholePages()

@@ -134,7 +134,7 @@ func (s *story) command(out *strings.Builder, words []string) {
 		}
 		s.stream(named["stream"]).advance(n)
 	case "trim":
-		freed, err := s.a.Trim()
+		freed, err := s.a.Trim(0)
 		fmt.Fprintf(out, "%s given back%s\n", size.Format(freed), ending(err))
 	case "map":
 		s.draw(out)

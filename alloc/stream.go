@@ -64,8 +64,8 @@ func (a *Allocator) known(s device.Stream) *stream {
 	}
 	if id >= len(a.streams) {
 		a.streams = append(a.streams, make([]*stream, id+1-len(a.streams))...)
-		for i := range a.pools {
-			a.pools[i].addClasses(ownClass + len(a.streams))
+		for _, p := range a.pools {
+			p.addClasses(ownClass + len(a.streams))
 		}
 	}
 	a.streams[id] = &stream{id: id, dev: s}

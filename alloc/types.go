@@ -16,7 +16,8 @@ import (
 //	block    a part of a segment, in one of the states below, or of a view
 //	view     addresses of their own, behind which pages are mapped a second
 //	         time, so that parts of several holes are one block there
-//	pool     the segments for small blocks, or those for all others
+//	pool     the segments for small blocks, those for all others, and those of
+//	         each Pool
 //	stream   order of work: what is freed on it may be used on it at once
 //	tick     a number that counts the frees of a stream
 //
@@ -119,11 +120,13 @@ type page struct {
 	views  int      // that show it
 }
 
-// pool is one of the two kinds of segments.
+// pool is segments that serve the same requests.
 type pool struct {
-	small bool
-	free  []*tree // by class
-	holes *tree   // unbacked blocks
+	small   bool    // the default one for small blocks
+	private bool    // of NewPool
+	keep    bool    // nobody else uses what is free here
+	free    []*tree // by class
+	holes   *tree   // unbacked blocks
 }
 
 // Classes of free blocks: by whose work must be done before they are used.

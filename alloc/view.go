@@ -137,6 +137,9 @@ func (w *view) giveBack() {
 // kept gives the block of an idle view of r's size whose pieces are free, the
 // newest first: that is the one that was needed last.
 func (v *virtual) kept(r request) *Block {
+	if r.pool.private {
+		return nil
+	}
 	for _, w := range slices.Backward(v.a.views.bySize[r.size]) {
 		if w.free() {
 			v.a.stats.Reuses++

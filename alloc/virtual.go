@@ -48,7 +48,7 @@ type virtual struct {
 }
 
 func newVirtual(a *Allocator, alias bool) *virtual {
-	a.views = views{bySize: map[uint64][]*view{}, home: &segment{a: a, pool: &a.pools[1]}}
+	a.views = views{bySize: map[uint64][]*view{}, home: &segment{a: a, pool: a.pools[1]}}
 	return &virtual{a: a, alias: alias}
 }
 
@@ -233,8 +233,11 @@ func pages(from, to, page uint64) int {
 // of the smallest blocks first.
 func (v *virtual) plan(s *spot) {
 	free := v.a.scratch[:0]
-	for i := range v.a.pools {
-		for _, t := range v.a.pools[i].free {
+	for _, p := range v.a.pools {
+		if p.keep {
+			continue
+		}
+		for _, t := range p.free {
 			free = t.collect(free, v.a.page)
 		}
 	}
@@ -405,21 +408,34 @@ func (v *virtual) undo(created int) error {
 	return errors.Join(failed, v.destroy(min(created, len(v.spare))))
 }
 
-// trim unmaps all idle views and whole pages and destroys all spare handles.
-func (v *virtual) trim() (uint64, error) {
+// prepare creates pages and gives them a home.
+func (v *virtual) prepare(size uint64) error {
+	size = roundUp(size, v.a.page)
+	n := int(size / v.a.page)
+	r := request{size: size, align: v.a.page, pool: v.a.pools[1]}
+	return v.supply(n, func() error { return v.settleIn(&r, n) })
+}
+
+// trim unmaps idle views and whole pages and destroys them.
+func (v *virtual) trim(keep uint64) (uint64, error) {
 	if err := v.drop(0); err != nil {
 		return 0, err
 	}
+	before := v.a.stats.Reserved
+	n := int((before - keep + v.a.page - 1) / v.a.page)
 	v.steps = v.steps[:0]
 	v.plan(nil)
 	for _, r := range v.runs {
+		r.n = min(r.n, n-len(v.spare))
+		if r.n <= 0 {
+			break
+		}
 		v.a.sync(r.seg.at(r.addr).uses)
 		if err := v.detach(r); err != nil {
 			return 0, err
 		}
 	}
-	before := v.a.stats.Reserved
-	err := v.destroy(len(v.spare))
+	err := v.destroy(min(n, len(v.spare)))
 	return before - v.a.stats.Reserved, err
 }
 

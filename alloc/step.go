@@ -1,0 +1,58 @@
+package alloc
+
+import "math"
+
+// Reserve takes memory from the device until at least size bytes are reserved,
+// so that later requests find it there. It fails if the limit or the device
+// does not allow that; what is reserved is then as before.
+func (a *Allocator) Reserve(size uint64) error {
+	a.mu.Lock()
+	defer a.unlock()
+	if size <= a.stats.Reserved {
+		return nil
+	}
+	err := a.source.prepare(size - a.stats.Reserved)
+	a.stats.PeakReserved = max(a.stats.PeakReserved, a.stats.Reserved)
+	return err
+}
+
+// Trim gives wholly free memory back to the device until no more than keep
+// bytes are reserved, after waiting on the host for the work that may touch
+// it, and says how many bytes. Trim(0) gives back all that is wholly free. An
+// error of the device ends it; what was given back until then stays so.
+func (a *Allocator) Trim(keep uint64) (uint64, error) {
+	a.mu.Lock()
+	defer a.unlock()
+	a.settleFinished()
+	return a.trim(keep)
+}
+
+func (a *Allocator) trim(keep uint64) (uint64, error) {
+	a.stats.Trims++
+	if keep >= a.stats.Reserved {
+		return 0, nil
+	}
+	return a.source.trim(keep)
+}
+
+// Step says that a step of the program ends here. Options tell what is done
+// then: trimming to SoftLimit, and every TrimEvery steps to nothing. An error
+// comes from the device; the allocator can be used on.
+func (a *Allocator) Step() error {
+	a.mu.Lock()
+	defer a.unlock()
+	a.settleFinished()
+	a.stats.Steps++
+	keep := uint64(math.MaxUint64)
+	if a.options.SoftLimit > 0 {
+		keep = a.options.SoftLimit
+	}
+	if n := a.options.TrimEvery; n > 0 && a.stats.Steps%uint64(n) == 0 {
+		keep = 0
+	}
+	if a.stats.Reserved <= keep {
+		return nil
+	}
+	_, err := a.trim(keep)
+	return err
+}
