@@ -90,6 +90,7 @@ type Options struct {
 	SoftLimit     uint64  // bytes reserved that Step trims to where it can; 0: no such limit
 	TrimEvery     int     // number of Steps after which all that is wholly free is given back; 0: never
 	Preallocate   uint64  // bytes that New reserves
+	PlanSteps     bool    // place what repeats from Step to Step by a plan
 	NoVirtual     bool    // use plain allocations even where the device has virtual memory
 
 	Sink       trace.Sink // receives every event; nil: none
@@ -126,6 +127,12 @@ type Allocator struct {
 	stats    Stats
 	unused   *Block   // dead blocks
 	scratch  []*Block // of refresh and the source
+
+	planned    *planned   // nil: no plan is followed
+	recording  *recording // of this step; nil: none
+	recordings uint64
+	failures   int // plans in a row that did not hold
+	pause      int // steps until the next recording
 
 	evictors []*Evictor
 	evicting bool
@@ -170,6 +177,9 @@ func New(dev device.Device, o Options) (*Allocator, error) {
 	a.SetSink(o.Sink, o.StackDepth)
 	if err := a.openSource(); err != nil {
 		return nil, err
+	}
+	if o.PlanSteps && a.page > 0 {
+		a.startRecording()
 	}
 	if o.Preallocate > 0 {
 		if err := a.Reserve(o.Preallocate); err != nil {
@@ -238,6 +248,9 @@ func (a *Allocator) alloc(from *pool, size uint64, p trace.Purpose, s device.Str
 	b.state, b.stream, b.purpose, b.asked = live, r.stream, p, size
 	b.uses, b.users, b.stack = b.uses[:0], b.users[:0], nil
 	a.stats.alloc(b)
+	if a.recording != nil && from == nil {
+		a.recording.start(b)
+	}
 	a.record(trace.Alloc, b, 2)
 	return b, nil
 }
@@ -276,6 +289,9 @@ func (b *Block) Free() {
 // release takes a live block back.
 func (a *Allocator) release(b *Block) {
 	a.stats.free(b)
+	if a.recording != nil {
+		a.recording.end(b)
+	}
 	a.addUse(b, a.freed(b.stream))
 	for _, s := range b.users {
 		a.addUse(b, a.freed(s))

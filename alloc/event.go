@@ -37,7 +37,7 @@ func (a *Allocator) record(action trace.Action, b *Block, frames int) {
 	var pcs []uintptr
 	switch action {
 	case trace.Alloc:
-		if a.sampled(b.asked) {
+		if b.stack == nil && a.sampled(b.asked) {
 			pcs = a.callers(frames + 1)
 			b.stack = a.stacks.Of(pcs)
 		}

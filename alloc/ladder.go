@@ -11,6 +11,11 @@ import (
 // ladder that alloc.go describes, up to the evictors, and searches again after
 // every rung.
 func (a *Allocator) obtain(r *request) (*Block, error) {
+	if a.planned != nil && !r.pool.private {
+		if b := a.follow(r); b != nil {
+			return b, nil
+		}
+	}
 	if a.page > 0 && r.size >= keptFirst*a.page {
 		if b := a.source.kept(*r); b != nil {
 			return b, nil
@@ -51,6 +56,9 @@ func (a *Allocator) obtainAnywhere(r *request, err error) (*Block, error) {
 		a.stats.Borrows++
 		return b, nil
 	}
+	if a.giveUpPlan() {
+		return a.obtain(r)
+	}
 	return nil, err
 }
 
@@ -74,7 +82,7 @@ func (a *Allocator) otherPool(p *pool) *pool {
 // Evictor frees memory of an allocator that has none left for a request of
 // need bytes, and says whether it freed any. It is called in the goroutine of
 // the request and may free blocks, and allocate some; an allocation that fails
-// inside it calls no evictor.
+// meanwhile, inside it or in another goroutine, calls no evictor.
 type Evictor func(need uint64) bool
 
 // OnShortage adds an evictor. They are asked in the order in which they were
@@ -102,7 +110,7 @@ func (a *Allocator) evict(r *request, err error) bool {
 	defer func() { a.evicting = false }()
 	for _, e := range a.evictors {
 		frees := a.stats.Frees
-		if a.ask(*e, r.size) && a.stats.Frees > frees {
+		if a.ask(*e, r.size) && a.stats.Frees > frees && !a.closed {
 			a.stats.Evictions++
 			return true
 		}

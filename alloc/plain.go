@@ -55,10 +55,15 @@ func (p *plain) segment(pl *pool, size uint64) (*Block, error) {
 	if err != nil {
 		return nil, err
 	}
+	return p.enter(pl, ptr, size), nil
+}
+
+// enter makes a segment of an allocation.
+func (p *plain) enter(pl *pool, ptr device.Ptr, size uint64) *Block {
 	p.a.stats.Reserved += size
 	p.a.stats.Creates++
 	p.a.recordRange(trace.SegmentAlloc, uint64(ptr), size)
-	return p.a.join(p.a.newSegment(pl, uint64(ptr), size, free)), nil
+	return p.a.join(p.a.newSegment(pl, uint64(ptr), size, free))
 }
 
 // makeRoom gives back wholly free segments, the smallest first, until size
@@ -110,9 +115,17 @@ func (p *plain) release(seg *segment) error {
 	return nil
 }
 
-// prepare allocates a segment.
+// prepare allocates a segment. It gives nothing back for that.
 func (p *plain) prepare(size uint64) error {
-	_, err := p.segment(p.a.pools[1], roundUp(size, plainUnit))
+	size = roundUp(size, unit)
+	if size > p.a.limit-p.a.stats.Reserved {
+		return errLimit
+	}
+	size = min(roundUp(size, plainUnit), roundDown(p.a.limit-p.a.stats.Reserved, unit))
+	ptr, err := p.a.dev.Alloc(size)
+	if err == nil {
+		p.enter(p.a.pools[1], ptr, size)
+	}
 	return err
 }
 

@@ -35,9 +35,11 @@ type Stats struct {
 	ViewUnmaps        uint64 // … and taken away from them
 	Waits             uint64 // times a stream was made to wait for another one
 	Syncs             uint64 // times the host waited for a stream
+	Planned           uint64 // requests served by a plan
 	Settles           uint64 // requests served by a finished free of another stream
 	Borrows           uint64 // requests served in any shape, when memory was short
 	Evictions         uint64 // times an evictor freed memory
+	Moves             uint64 // blocks moved by Compact
 	Trims             uint64 // times memory was to be given back
 	Steps             uint64 // calls of Step
 	OOMs              uint64 // requests that failed for lack of memory
@@ -75,9 +77,11 @@ var statTable = [...]struct {
 	{"view_unmaps_total", "Handles taken away from such addresses.", func(s *Stats) uint64 { return s.ViewUnmaps }},
 	{"waits_total", "Times a stream was made to wait for another one.", func(s *Stats) uint64 { return s.Waits }},
 	{"syncs_total", "Times the host waited for a stream.", func(s *Stats) uint64 { return s.Syncs }},
+	{"planned_total", "Requests served by a plan.", func(s *Stats) uint64 { return s.Planned }},
 	{"settles_total", "Requests served by a finished free of another stream.", func(s *Stats) uint64 { return s.Settles }},
 	{"borrows_total", "Requests served in any shape, or from the other pool, when memory was short.", func(s *Stats) uint64 { return s.Borrows }},
 	{"evictions_total", "Times that an evictor freed memory for a request.", func(s *Stats) uint64 { return s.Evictions }},
+	{"moves_total", "Blocks moved by Compact.", func(s *Stats) uint64 { return s.Moves }},
 	{"steps_total", "Steps of the program.", func(s *Stats) uint64 { return s.Steps }},
 	{"trims_total", "Times that memory was to be given back to the device.", func(s *Stats) uint64 { return s.Trims }},
 	{"ooms_total", "Requests that failed for lack of memory.", func(s *Stats) uint64 { return s.OOMs }},

@@ -1,6 +1,9 @@
 package alloc
 
-import "math"
+import (
+	"errors"
+	"math"
+)
 
 // Reserve takes memory from the device until at least size bytes are reserved,
 // so that later requests find it there. It fails if the limit or the device
@@ -36,23 +39,35 @@ func (a *Allocator) trim(keep uint64) (uint64, error) {
 }
 
 // Step says that a step of the program ends here. Options tell what is done
-// then: trimming to SoftLimit, and every TrimEvery steps to nothing. An error
-// comes from the device; the allocator can be used on.
+// then: planning of the next step, trimming to SoftLimit, and every TrimEvery
+// steps to nothing. The requests of a plan that is followed start anew. An
+// error comes from the device; the allocator can be used on.
 func (a *Allocator) Step() error {
 	a.mu.Lock()
 	defer a.unlock()
 	a.settleFinished()
 	a.stats.Steps++
-	keep := uint64(math.MaxUint64)
-	if a.options.SoftLimit > 0 {
-		keep = a.options.SoftLimit
+	var err error
+	if a.options.PlanSteps && a.page > 0 {
+		err = a.planStep()
 	}
-	if n := a.options.TrimEvery; n > 0 && a.stats.Steps%uint64(n) == 0 {
-		keep = 0
+	if a.planned != nil {
+		a.planned.next, a.planned.lost = 0, 0
 	}
-	if a.stats.Reserved <= keep {
-		return nil
+	if keep := a.keep(); keep < a.stats.Reserved {
+		_, trimErr := a.trim(keep)
+		err = errors.Join(err, trimErr)
 	}
-	_, err := a.trim(keep)
 	return err
+}
+
+// keep is what may stay reserved after this step.
+func (a *Allocator) keep() uint64 {
+	if n := a.options.TrimEvery; n > 0 && a.stats.Steps%uint64(n) == 0 {
+		return 0
+	}
+	if a.options.SoftLimit > 0 {
+		return a.options.SoftLimit
+	}
+	return math.MaxUint64
 }

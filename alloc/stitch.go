@@ -25,7 +25,8 @@ type stitch struct {
 	size       uint64
 	head, tail span   // of free blocks; zero if there is none
 	whole      int    // pages
-	created    int    // of them, beyond the free ones
+	homeless   int    // of them, beyond those at home in free blocks: spare ones and
+	created    int    // … beyond these
 	shutIn     uint64 // bytes
 }
 
@@ -55,6 +56,7 @@ func (v *virtual) stitch(r *request) *stitch {
 		}
 	}
 	s.created = max(0, s.whole-whole)
+	s.homeless = max(0, s.whole-whole+len(v.spare))
 	return s
 }
 
@@ -139,19 +141,19 @@ func (v *virtual) wholePages() int {
 	return n
 }
 
-// sew makes the block of a stitch. Pages that it creates get a home behind
-// those of the pool.
+// sew makes the block of a stitch. Pages that it creates, and spare ones that
+// it uses, get a home behind those of the pool.
 func (v *virtual) sew(r *request, st *stitch) (*Block, error) {
 	var w *view
 	err := v.supply(st.created, func() error {
-		if st.created > 0 {
-			if err := v.settleIn(r, st.created); err != nil {
+		if st.homeless > 0 {
+			if err := v.settleIn(r, st.homeless); err != nil {
 				return err
 			}
 		}
 		pages, offset := v.thread(st)
 		var err error
-		w, err = v.see(pages, offset, st.size)
+		w, err = v.see(r.pool, pages, offset, st.size)
 		return err
 	})
 	if err != nil {

@@ -79,10 +79,11 @@ type Block struct {
 	view       *view  // that it is the block of; nil for parts of segments
 
 	// While it is live or pending.
-	asked  uint64
-	stream *stream
-	users  []*stream // other streams that work on it
-	stack  *trace.Stack
+	asked    uint64
+	stream   *stream
+	users    []*stream // other streams that work on it
+	stack    *trace.Stack
+	recorded uint64 // number of the recording and, in the low half, of the request in it
 
 	// While it is pending or free: work that must be done, or come first in
 	// the queue, before the memory is used.

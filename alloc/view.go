@@ -35,6 +35,7 @@ type view struct {
 	pages  []*page
 	lent   []*Block // the bytes of a live or pending block, in order
 	number uint64   // of the time when it was last taken
+	pool   *pool    // that it serves
 }
 
 // views are those of an allocator.
@@ -86,13 +87,13 @@ func (w *view) pieces(yield func(span) bool) {
 	yield(piece)
 }
 
-// free says whether all pieces are free.
+// free says whether all pieces are free, for anybody.
 func (w *view) free() bool {
 	if w.block.state != free {
 		return false
 	}
 	for s := range w.pieces {
-		if s.seg == nil {
+		if s.seg == nil || s.seg.pool.keep {
 			return false
 		}
 		if b := s.seg.at(s.from); b.state != free || b.end() < s.to {
@@ -137,11 +138,8 @@ func (w *view) giveBack() {
 // kept gives the block of an idle view of r's size whose pieces are free, the
 // newest first: that is the one that was needed last.
 func (v *virtual) kept(r request) *Block {
-	if r.pool.private {
-		return nil
-	}
 	for _, w := range slices.Backward(v.a.views.bySize[r.size]) {
-		if w.free() {
+		if w.pool == r.pool && w.free() {
 			v.a.stats.Reuses++
 			return w.take()
 		}
@@ -149,9 +147,9 @@ func (v *virtual) kept(r request) *Block {
 	return nil
 }
 
-// see maps a view of pages for a block of size bytes that starts at an offset
-// in the first.
-func (v *virtual) see(pages []*page, offset, size uint64) (*view, error) {
+// see maps a view of pages for a block of size bytes of a pool that starts at
+// an offset in the first.
+func (v *virtual) see(p *pool, pages []*page, offset, size uint64) (*view, error) {
 	a := v.a
 	if err := v.drop(max(0, maxViewPages-len(pages))); err != nil {
 		return nil, err
@@ -163,12 +161,12 @@ func (v *virtual) see(pages []*page, offset, size uint64) (*view, error) {
 	if err := a.dev.Map(base, v.list(pages)); err != nil {
 		return nil, errors.Join(err, v.release(base))
 	}
-	w := &view{base: uint64(base), pages: pages}
+	w := &view{base: uint64(base), pages: pages, pool: p}
 	w.block = Block{addr: w.base + offset, size: size, state: free, seg: a.views.home, view: w}
 	a.views.bySize[size] = append(a.views.bySize[size], w)
 	a.views.pages += len(pages)
-	for _, p := range pages {
-		p.views++
+	for _, pg := range pages {
+		pg.views++
 	}
 	a.stats.Stitches++
 	a.stats.ViewMaps += uint64(len(pages))
@@ -221,6 +219,7 @@ func (v *virtual) unmap(w *view) error {
 		delete(all.bySize, size)
 	}
 	all.pages -= len(w.pages)
+	w.block.state = dead
 	for _, p := range w.pages {
 		p.views--
 	}

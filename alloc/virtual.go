@@ -197,7 +197,8 @@ func (v *virtual) try(r *request, hole *Block, whole int, offer func(spot)) {
 				continue
 			}
 			s := spot{seg: hole.seg, before: first.prev, at: at, end: at + r.size}
-			v.price(&s, first, whole)
+			v.count(&s, first)
+			v.price(&s, whole)
 			offer(s)
 		}
 	}
@@ -206,8 +207,9 @@ func (v *virtual) try(r *request, hole *Block, whole int, offer func(spot)) {
 // idle says whether the block is free or unbacked.
 func (b *Block) idle() bool { return b.state == free || b.state == unbacked }
 
-// price counts the pages of a spot, given the number of whole pages there are.
-func (v *virtual) price(s *spot, first *Block, whole int) {
+// count counts the pages of a spot that must be mapped and those that are
+// there and whole.
+func (v *virtual) count(s *spot, first *Block) {
 	from, to := roundDown(s.at, v.a.page), roundUp(s.end, v.a.page) // the pages that it touches
 	for b := first; b != nil && b.addr < s.end; b = b.next {
 		if b.state == unbacked {
@@ -216,9 +218,16 @@ func (v *virtual) price(s *spot, first *Block, whole int) {
 			s.whole += pages(max(roundUp(b.addr, v.a.page), from), min(roundDown(b.end(), v.a.page), to), v.a.page)
 		}
 	}
-	s.created = max(0, s.moved-(whole-s.whole))
+}
+
+// price completes what count has begun, given the number of whole pages there
+// are for all.
+func (v *virtual) price(s *spot, whole int) {
+	if !s.seg.pool.keep { // else whole has none of its pages
+		whole -= s.whole
+	}
+	s.created = max(0, s.moved-whole)
 	s.whole += s.moved
-	const page = 2 << 20
 }
 
 // pages is the number of pages from one boundary to another, 0 if they cross.
