@@ -26,18 +26,22 @@ const (
 	steps = 8
 )
 
-// child, in the environment, makes the test program train and exit.
+// child, in the environment, makes the test program train if it is "train", or
+// read the snapshot that it names, and exit.
 const child = "HEADROOM_BENCH_CHILD"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(child) != "" {
-		if err := trainGPT2(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
+	job := readSnapshot
+	switch os.Getenv(child) {
+	case "":
+		os.Exit(m.Run())
+	case "train":
+		job = trainGPT2
 	}
-	os.Exit(m.Run())
+	if err := job(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }
 
 // trainGPT2 prints what gpt2_step.py prints.
@@ -81,7 +85,7 @@ func BenchmarkGPT2Step(b *testing.B) {
 	python, err := pythonWithTorch()
 	b.Run("headroom", func(b *testing.B) {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), child+"=1")
+		cmd.Env = append(os.Environ(), child+"=train")
 		measure(b, cmd)
 	})
 	b.Run("pytorch", func(b *testing.B) {

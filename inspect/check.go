@@ -18,6 +18,7 @@ type Rule string
 const (
 	RuleSizes   Rule = "sizes"
 	RuleTiling  Rule = "tiling"
+	RuleTotals  Rule = "totals"
 	RuleOverlap Rule = "overlap"
 	RuleBalance Rule = "balance"
 	RuleEvents  Rule = "events"
@@ -35,6 +36,7 @@ type RuleInfo struct {
 var rules = []RuleInfo{
 	{RuleSizes, "Segments and blocks hold bytes, and a block holds what was asked for."},
 	{RuleTiling, "The blocks of a segment tile it."},
+	{RuleTotals, "The totals of a segment are the sums of its blocks."},
 	{RuleOverlap, "No two segments of a device share an address."},
 	{RuleBalance, "Reserved = live + pending + cached, and never is more in use than reserved."},
 	{RuleEvents, "Nothing is handed out that is in use, or given back that is not."},
@@ -134,9 +136,10 @@ func (c *checker) check() {
 	for i := range c.segments {
 		c.sizes(&c.segments[i])
 		c.tiling(&c.segments[i])
+		c.totals(&c.segments[i])
 	}
 	c.overlap()
-	c.totals()
+	c.balance()
 	l := newLedger(c)
 	l.readAll()
 	c.history(l)
@@ -194,6 +197,24 @@ func (c *checker) tiling(s *trace.Segment) {
 	}
 }
 
+// totals compares the totals that the record gives with the blocks.
+func (c *checker) totals(s *trace.Segment) {
+	if !s.Totals.Known {
+		c.skip(RuleTotals, "the record gives no totals of some segments")
+		return
+	}
+	c.checked(RuleTotals, 1)
+	told, counted := s.Totals, s.Sum()
+	for _, f := range []struct {
+		what      string
+		want, got uint64
+	}{{"live", counted.Live, told.Live}, {"in use", counted.Active, told.Active}, {"asked for", counted.Requested, told.Requested}} {
+		if f.want != f.got {
+			c.broken(RuleTotals, s.Addr, -1, f.want, f.got, "the record says that %s of the segment are %s, and its blocks add up to %s", size.Exact(f.got), f.what, size.Exact(f.want))
+		}
+	}
+}
+
 // overlap goes through the segments by address.
 func (c *checker) overlap() {
 	c.checked(RuleOverlap, len(c.segments))
@@ -208,8 +229,8 @@ func (c *checker) overlap() {
 	}
 }
 
-// totals checks the equation of the segments.
-func (c *checker) totals() {
+// balance checks the equation of all segments together.
+func (c *checker) balance() {
 	c.checked(RuleBalance, len(c.segments))
 	var reserved uint64
 	var sum [trace.Free + 1]uint64

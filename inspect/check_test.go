@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,7 +36,15 @@ func sound() *program {
 			{Addr: taken + 3072, Size: 2<<20 - 3072, State: trace.Free},
 		}},
 	}
+	p.addUp()
 	return p
+}
+
+// addUp gives the segments the totals of their blocks.
+func (p *program) addUp() {
+	for i := range p.s.Segments {
+		p.s.Segments[i].Totals = p.s.Segments[i].Sum()
+	}
 }
 
 func TestSoundRecord(t *testing.T) {
@@ -90,6 +99,18 @@ func TestBrokenRules(t *testing.T) {
 		"a block beyond the segment": {
 			func(p *program) { p.s.Segments[1].Blocks[3].Size += 512 },
 			[]Rule{RuleTiling, RuleBalance}, Violation{RuleBalance, 0, 0, -1, 4 << 20, 4<<20 + 512, "and 4MiB are reserved"},
+		},
+		"a total of live bytes that is none": {
+			func(p *program) { p.s.Segments[1].Totals.Live = 1024 },
+			[]Rule{RuleTotals}, Violation{RuleTotals, 0, taken, -1, 512, 1024, "the record says that 1KiB of the segment are live, and its blocks add up to 512B"},
+		},
+		"a total that misses a pending block": {
+			func(p *program) { p.s.Segments[1].Totals.Active = 512 },
+			[]Rule{RuleTotals}, Violation{RuleTotals, 0, taken, -1, 1536, 512, "512B of the segment are in use, and its blocks add up to 1.5KiB"},
+		},
+		"a total of other requests": {
+			func(p *program) { p.s.Segments[0].Totals.Requested = 512 },
+			[]Rule{RuleTotals}, Violation{RuleTotals, 0, 1 << 30, -1, 400, 512, "512B of the segment are asked for, and its blocks add up to 400B"},
 		},
 		"segments on one another": {
 			func(p *program) {
@@ -170,6 +191,9 @@ func TestBrokenRules(t *testing.T) {
 	} {
 		p := sound()
 		test.spoil(p)
+		if !slices.Contains(test.rules, RuleTotals) {
+			p.addUp()
+		}
 		a := Check(p.snapshot())
 		broken := map[Rule]bool{}
 		found := false
@@ -204,6 +228,7 @@ func TestPartsThatCannotBeChecked(t *testing.T) {
 		rules map[Rule]string
 	}{
 		"a cut file":  {func(p *program) { p.s.Cut = errors.New("cut"); p.s.Segments = p.s.Segments[:1] }, map[Rule]string{RuleEnd: "cut", RuleBalance: "cut"}},
+		"no totals":   {func(p *program) { p.s.Segments[0].Totals = trace.Totals{} }, map[Rule]string{RuleTotals: "no totals"}},
 		"no segments": {func(p *program) { *p = *train(3, func(int) uint64 { return 0 }) }, map[Rule]string{RuleEnd: "no segments", RuleBalance: "lacks"}},
 		"no request": {func(p *program) {
 			*p = program{}

@@ -14,16 +14,23 @@ type curves struct {
 }
 
 func (h *History) curves() curves {
-	live, reserved := make([]int64, h.Len()+2), make([]int64, h.Len()+2)
-	for i := range h.Leases {
-		l := &h.Leases[i]
-		add(live, l.Born, l.Freed, max(l.Block, h.Conf.Round(l.Size)))
-	}
+	reserved := make([]int64, h.Len()+2)
 	for i := range h.spans {
 		s := &h.spans[i]
 		add(reserved, s.from, s.to, s.size)
 	}
-	return curves{summed(live), summed(reserved)}
+	return curves{summed(h.liveChanges()), summed(reserved)}
+}
+
+// liveChanges is by how much each event changes the live bytes: element 0 is
+// what is live before the first, and the last one lies behind the end.
+func (h *History) liveChanges() []int64 {
+	change := make([]int64, h.Len()+2)
+	for i := range h.Leases {
+		l := &h.Leases[i]
+		add(change, l.Born, l.Freed, max(l.Block, h.Conf.Round(l.Size)))
+	}
+	return change
 }
 
 // add enters what is there from one event to another as two changes.

@@ -18,7 +18,8 @@ type Difference struct {
 	// What is live at the peaks, as it was asked for, by purpose and by call
 	// site, and the growth per step of the call sites that grow in either. The
 	// largest change comes first; what did not change is left out of Sites and
-	// Growth.
+	// Growth. A call site whose line moved is found again by its file and
+	// function.
 	Purposes []Change `json:"purposes"`
 	Sites    []Change `json:"sites"`
 	Growth   []Change `json:"growth"`
@@ -36,6 +37,7 @@ type Side struct {
 // Change is one part of the memory in both records.
 type Change struct {
 	What        string `json:"what"`
+	Was         string `json:"was,omitempty"` // a call site's name in the old record, where its line moved
 	OldBytes    uint64 `json:"old_bytes"`
 	NewBytes    uint64 `json:"new_bytes"`
 	ChangeBytes int64  `json:"change_bytes"`
@@ -57,8 +59,8 @@ func Diff(before, after *trace.Snapshot) (*Difference, error) {
 	return &Difference{
 		Old: a.Side, New: b.Side,
 		Purposes: changes(a.purposes, b.purposes),
-		Sites:    changed(changes(a.sites, b.sites)),
-		Growth:   changed(changes(a.growth, b.growth)),
+		Sites:    changed(siteChanges(a.sites, b.sites)),
+		Growth:   changed(siteChanges(a.growth, b.growth)),
 	}, nil
 }
 
@@ -121,6 +123,16 @@ func changes(before, after []Share) []Change {
 	return slices.SortedFunc(maps.Values(of), func(a, b Change) int {
 		return cmp.Or(cmp.Compare(magnitude(b.ChangeBytes), magnitude(a.ChangeBytes)), cmp.Compare(a.What, b.What))
 	})
+}
+
+// siteChanges is changes of call sites, whose lines may have moved.
+func siteChanges(before, after []Share) []Change {
+	before, was := renamed(before, after)
+	all := changes(before, after)
+	for i := range all {
+		all[i].Was = was[all[i].What]
+	}
+	return all
 }
 
 // changed leaves out what is the same in bytes and blocks. The list is never

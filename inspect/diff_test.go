@@ -27,10 +27,10 @@ func TestDiff(t *testing.T) {
 	find := func(all []Change, what string) Change {
 		return all[slices.IndexFunc(all, func(c Change) bool { return c.What == what })]
 	}
-	if got, want := find(d.Purposes, "input"), (Change{"input", 0, 128 << 20, 128 << 20, 0, 1}); got != want {
+	if got, want := find(d.Purposes, "input"), (Change{"input", "", 0, 128 << 20, 128 << 20, 0, 1}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if got, want := find(d.Purposes, "gradient"), (Change{"gradient", 16 << 20, 0, -16 << 20, 1, 0}); got != want {
+	if got, want := find(d.Purposes, "gradient"), (Change{"gradient", "", 16 << 20, 0, -16 << 20, 1, 0}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if d.Sites[0].What != "train.py:20 extra" || len(d.Growth) != 0 {
@@ -40,6 +40,33 @@ func TestDiff(t *testing.T) {
 		if magnitude(d.Sites[i].ChangeBytes) > magnitude(d.Sites[i-1].ChangeBytes) {
 			t.Errorf("sites are not in order: %+v", d.Sites)
 		}
+	}
+}
+
+// TestMovedLines: sites are found again by file and function where their exact
+// line has no partner and both records have equally many.
+func TestMovedLines(t *testing.T) {
+	share := func(what string, bytes uint64) Share { return Share{what, bytes, 1} }
+	before := []Share{share("net.py:42 forward (called from train.py:30 <module>)", 10), share("net.py:50 forward (called from train.py:30 <module>)", 20),
+		share("net.py:7 norm", 5), share("a.py:1 f", 1), share("b.py:1 f", 2), share("b.py:2 f", 3), share("no stack recorded", 9), share("gone.py:3 g", 4)}
+	after := []Share{share("net.py:45 forward (called from train.py:31 <module>)", 11), share("net.py:53 forward (called from train.py:31 <module>)", 20),
+		share("net.py:7 norm", 5), share("a.py:1 f", 1), share("a.py:2 f", 6), share("b.py:4 f", 2), share("native code", 9), share("come.py:3 g", 4)}
+	want := []Change{
+		{"native code", "", 0, 9, 9, 0, 1},
+		{"no stack recorded", "", 9, 0, -9, 1, 0},
+		{"a.py:2 f", "", 0, 6, 6, 0, 1}, // a.py:1 has its partner
+		{"come.py:3 g", "", 0, 4, 4, 0, 1},
+		{"gone.py:3 g", "", 4, 0, -4, 1, 0},
+		{"b.py:2 f", "", 3, 0, -3, 1, 0}, // two became one: which?
+		{"b.py:1 f", "", 2, 0, -2, 1, 0},
+		{"b.py:4 f", "", 0, 2, 2, 0, 1},
+		{"net.py:45 forward (called from train.py:31 <module>)", "net.py:42 forward (called from train.py:30 <module>)", 10, 11, 1, 1, 1},
+	}
+	if got := changed(siteChanges(before, after)); !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if before[0].What != "net.py:42 forward (called from train.py:30 <module>)" {
+		t.Error("the old list was changed")
 	}
 }
 

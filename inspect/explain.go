@@ -65,11 +65,7 @@ func examine(h *History) *evidence {
 		moment = e.oom
 	}
 	e.state = h.At(moment)
-	for _, k := range h.LiveAt(moment) {
-		if l := &h.Leases[k]; l.stateAt(moment) == trace.Live {
-			e.leases = append(e.leases, l)
-		}
-	}
+	e.leases = h.liveLeases(moment)
 	e.beside = besideOf(e.state.Segments)
 	for _, s := range e.state.Segments {
 		e.reserved += s.Size

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,8 +46,22 @@ func TestRecordedLeak(t *testing.T) {
 			t.Errorf("%s: %s, want %s with %q", r.Verdict, r.Summary, Leak, want)
 		}
 	}
-	r, err = ExplainSnapshot(load(t, "bert_ckpt.pickle.gz"))
-	if err != nil || r.Verdict != Healthy {
-		t.Errorf("a healthy job: %+v, %v", r, err)
+}
+
+// TestRecordedHealth: jobs that repeat themselves are called healthy, whether
+// little or much of what they reserved was free. The window keeps the replays
+// under other settings short.
+func TestRecordedHealth(t *testing.T) {
+	few, many := load(t, "bert_fixed.pickle.gz"), load(t, "bert_ckpt.pickle.gz")
+	many.Traces[0] = window(many.Traces[0], many.Traces[0].Len()-1000)
+	for name, s := range map[string]*trace.Snapshot{"bert_fixed": few, "the end of bert_ckpt": many} {
+		r, err := ExplainSnapshot(s)
+		if err != nil || r.Verdict != Healthy {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+		tried := slices.ContainsFunc(slices.Concat(r.Actions, r.Unhelpful), func(s string) bool { return strings.Contains(s, "Headroom's allocator would have reserved") })
+		if tried != (s == many) {
+			t.Errorf("%s: other settings tried: %v\n%v\n%v", name, tried, r.Actions, r.Unhelpful)
+		}
 	}
 }

@@ -27,6 +27,10 @@ func (e *evidence) judge(r *Report, growth []Growth) {
 		r.Unhelpful = append(r.Unhelpful, "allocator settings and torch.cuda.empty_cache(): the memory is in use, not cached")
 	case e.oom >= 0:
 		e.judgeOOM(r)
+	case e.h.Len() == 0 && e.h.snapshot.Cut == nil:
+		r.Verdict = Unknown
+		r.Summary = fmt.Sprintf("the snapshot holds no history, so that it does not tell what failed or what grows: %s live, with %s reserved, when it was taken", size.Format(e.live), size.Format(e.reserved))
+		r.Actions = append(r.Actions, "call torch.cuda.memory._record_memory_history() before the run, and take the snapshot after memory has run out")
 	case e.h.snapshot.Cut != nil:
 		r.Verdict = Unknown
 		r.Summary = fmt.Sprintf("the file is cut, and what stands before its end tells of no failure: %s live at the peak, with %s reserved", size.Format(e.live), size.Format(e.reserved))

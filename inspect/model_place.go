@@ -16,8 +16,9 @@ type placer interface {
 // holds it. The order of addresses decides ties, and so a little of what is
 // reserved.
 type driver struct {
+	start  uint64   // pieces lie below, expandable segments above
 	bottom uint64   // of the pieces
-	top    uint64   // of the expandable segments, which go up from driverTop
+	top    uint64   // of the expandable segments
 	holes  []extent // by address, apart from each other
 }
 
@@ -28,7 +29,19 @@ const (
 	driverPiece = 32 * mib
 )
 
-func newDriver() *driver { return &driver{bottom: driverTop, top: driverTop} }
+func newDriver() *driver { return newDriverAt(driverTop) }
+
+func newDriverAt(start uint64) *driver { return &driver{start: start, bottom: start, top: start} }
+
+// newDriverBeside gives a driver whose addresses lie far from those of spans.
+func newDriverBeside(spans []span) *driver {
+	for _, start := range []uint64{driverTop, driverTop << 8, driverTop << 14} {
+		if !slices.ContainsFunc(spans, func(s span) bool { return s.addr < start+start/2 && s.addr+s.size > start/2 }) {
+			return newDriverAt(start)
+		}
+	}
+	return newDriver() // the record uses addresses of all sizes, which no driver gives
+}
 
 func (d *driver) plain(size uint64, _ int) (uint64, bool) {
 	size = roundUp(size, roundLarge)
@@ -67,7 +80,7 @@ func (d *driver) ends(uint64) bool { return false }
 // release makes a hole of a plain segment's addresses. Those of expandable
 // segments are not used again.
 func (d *driver) release(addr, size uint64) {
-	if addr < d.bottom || addr >= driverTop {
+	if addr < d.bottom || addr >= d.start {
 		return
 	}
 	size = roundUp(size, roundLarge)

@@ -25,6 +25,7 @@ package inspect
 import (
 	"fmt"
 
+	"github.com/headroom-go/headroom/alloc"
 	"github.com/headroom-go/headroom/internal/size"
 	"github.com/headroom-go/headroom/trace"
 )
@@ -36,6 +37,7 @@ type Policy string
 const (
 	PyTorch  Policy = "pytorch"  // PyTorch's caching allocator
 	Headroom Policy = "headroom" // the allocator of package alloc
+	Planned  Policy = "planned"  // the same, following a plan made from the whole trace
 )
 
 // Options are the choices of a replay. The zero value replays device 0 as it
@@ -45,6 +47,9 @@ type Options struct {
 	Policy   Policy // empty: PyTorch
 	Conf     *Conf  // settings of PyTorch's allocator; nil: the recorded ones
 	Capacity uint64 // bytes that the device has for the allocator; 0: any number
+	// Observe, if it is there, is told the figures of Headroom's allocator
+	// after each event.
+	Observe func(event int, s alloc.Stats)
 }
 
 // Result is what a replay tells.
@@ -64,7 +69,7 @@ type Result struct {
 	EmptyCaches        int    `json:"empty_caches"`       // times the program gave all cached memory back
 	AvoidedOOMs        int    `json:"avoided_ooms"`       // requests that failed in the record and are served here
 	OOM                *OOM   `json:"oom"`                // the first request that failed; nil: none did
-	// Notes say what about the settings may surprise.
+	// Notes say what about the settings or the record may surprise.
 	Notes []string `json:"notes,omitempty"`
 }
 
@@ -96,13 +101,19 @@ func Replay(s *trace.Snapshot, o Options) (*Result, error) {
 // Replay is as the function of this name, for one who replays a trace more
 // than once. Options.Device is not looked at.
 func (h *History) Replay(o Options) (*Result, error) {
+	replay := h.replayPyTorch
 	switch o.Policy {
 	case "", PyTorch:
-		return h.replayPyTorch(o)
-	case Headroom:
-		return h.replayHeadroom(o)
+	case Headroom, Planned:
+		replay = h.replayHeadroom
+	default:
+		return nil, fmt.Errorf("policy %q is none of %s, %s, %s", o.Policy, PyTorch, Headroom, Planned)
 	}
-	return nil, fmt.Errorf("policy %q is neither %s nor %s", o.Policy, PyTorch, Headroom)
+	r, err := replay(o)
+	if err == nil && h.Len() == 0 && h.snapshot.Cut == nil {
+		r.Notes = append(r.Notes, "the record holds no events, so that nothing was replayed (was torch.cuda.memory._record_memory_history called?)")
+	}
+	return r, err
 }
 
 // replayPyTorch checks what the model is asked to do.

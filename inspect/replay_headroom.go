@@ -1,9 +1,11 @@
 package inspect
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/headroom-go/headroom/alloc"
 	"github.com/headroom-go/headroom/device"
@@ -21,6 +23,7 @@ type headroomReplayer struct {
 	streams   map[int]device.Stream
 	requested uint64
 	capacity  uint64 // 0: any number
+	observe   func(event int, s alloc.Stats)
 }
 
 // maxCapacity stands for a device that never fails. The allocator keeps a
@@ -34,7 +37,7 @@ func (h *History) replayHeadroom(o Options) (*Result, error) {
 	} else if capacity > maxCapacity {
 		return nil, fmt.Errorf("a capacity of %s is more than a replay on %s's allocator holds, which is %s", size.Format(capacity), Headroom, size.Format(maxCapacity))
 	}
-	dev, err := device.OpenNull(device.NullOptions{Capacity: capacity, Virtual: true})
+	dev, err := device.OpenNull(device.NullOptions{Capacity: capacity, Virtual: true, Alias: true})
 	if err != nil {
 		return nil, err
 	}
@@ -42,11 +45,56 @@ func (h *History) replayHeadroom(o Options) (*Result, error) {
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
-	r := &headroomReplayer{h: h, dev: dev, a: a, capacity: o.Capacity, blocks: make([]*alloc.Block, len(h.Leases)), streams: map[int]device.Stream{},
-		result: &Result{Device: h.device, Policy: Headroom, Mismatch: "the allocator is not the recorded one"}}
+	if o.Policy == Planned {
+		if err := h.plan(a, dev.Info().Granularity); err != nil {
+			return nil, errors.Join(err, a.Close(), dev.Close())
+		}
+	}
+	r := &headroomReplayer{h: h, dev: dev, a: a, capacity: o.Capacity, observe: o.Observe, blocks: make([]*alloc.Block, len(h.Leases)), streams: map[int]device.Stream{},
+		result: &Result{Device: h.device, Policy: o.Policy, Mismatch: "the allocator is not the recorded one"}}
 	err = r.run()
 	r.sum()
 	return r.result, errors.Join(err, r.close())
+}
+
+// planTime bounds the search for a plan.
+const planTime = 20 * time.Second
+
+// plan lets an allocator follow a plan made from the whole trace.
+func (h *History) plan(a *alloc.Allocator, page uint64) error {
+	ctx, cancel := context.WithTimeout(context.Background(), planTime)
+	defer cancel()
+	plan, err := alloc.MakePlan(ctx, h.lifetimes(), page)
+	if err != nil {
+		return err
+	}
+	return a.Follow(plan)
+}
+
+// lifetimes lists the requests in the order in which they are played: at time
+// 0 what was there before, at time i + 1 that of event i.
+func (h *History) lifetimes() []alloc.Lifetime {
+	var list []alloc.Lifetime
+	add := func(k, start int) {
+		l := &h.Leases[k]
+		end := h.Len() + 1
+		if l.Done >= 0 && l.Done < h.Len() {
+			end = l.Done + 1
+		}
+		list = append(list, alloc.Lifetime{Size: max(l.Size, 1), Start: start, End: max(end, start+1)})
+	}
+	for _, k := range h.LiveAt(0) {
+		add(k, 0)
+	}
+	for i := range h.Len() {
+		switch e := h.trace.Entry(i); e.Action {
+		case trace.Alloc:
+			add(int(h.lease[i]), i+1)
+		case trace.OOM:
+			list = append(list, alloc.Lifetime{Size: max(e.Size, 1), Start: i + 1, End: i + 2})
+		}
+	}
+	return list
 }
 
 // run plays everything, up to the first request that fails here only.
@@ -61,6 +109,9 @@ func (r *headroomReplayer) run() error {
 			}
 		}
 		r.result.Events = i + 1
+		if r.observe != nil {
+			r.observe(i, r.a.Stats())
+		}
 	}
 	return nil
 }

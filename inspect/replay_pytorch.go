@@ -34,6 +34,7 @@ func newReplayer(h *History, conf Conf, capacity uint64) *replayer {
 	r.follow = r.recorded && capacity == 0
 	r.result = &Result{Device: h.device, Policy: PyTorch, AllocConf: conf.String()}
 	if r.recorded {
+		r.places = newDriverBeside(h.spans)
 		r.m = newModel(conf, capacity, r)
 		r.m.anyAddresses = true
 		r.m.onChange = func(c change) { r.made = append(r.made, c) }

@@ -28,7 +28,20 @@ func (r *replayer) start() {
 			r.m.free(r.blocks[k])
 		}
 	}
+	if r.measures {
+		r.keepSizes()
+	}
 	r.made = r.made[:0]
+}
+
+// keepSizes gives the leases from before the first event the sizes that their
+// blocks have at the start: what follows a block may change, the block does not.
+func (r *replayer) keepSizes() {
+	for k, b := range r.blocks {
+		if l := &r.h.Leases[k]; b != nil && b.addr == l.Addr {
+			l.Block = b.size
+		}
+	}
 }
 
 // held is a recorded segment with the leases of its blocks.

@@ -24,8 +24,8 @@ package inspect
 
 import (
 	"cmp"
-	"math"
 	"slices"
+	"sort"
 
 	"github.com/headroom-go/headroom/trace"
 )
@@ -104,7 +104,7 @@ func (h *History) At(n int) State {
 	slices.SortFunc(alive, func(a, b int) int {
 		return cmp.Or(cmp.Compare(h.Leases[a].Addr, h.Leases[b].Addr), cmp.Compare(a, b))
 	})
-	state := State{Event: n, Segments: h.segmentsAt(n)}
+	state := State{Event: n, Segments: h.segmentsAt(n), Leases: make([]int, 0, len(alive))}
 	for i := range state.Segments {
 		alive = h.tile(&state, &state.Segments[i], alive, n)
 	}
@@ -127,6 +127,8 @@ func (h *History) LiveAt(n int) []int {
 // them, and gives the leases behind it. Those that fit nowhere become stray.
 func (h *History) tile(state *State, seg *trace.Segment, alive []int, n int) []int {
 	at, end := seg.Addr, seg.Addr+seg.Size
+	inside := sort.Search(len(alive), func(i int) bool { return h.Leases[alive[i]].Addr >= end })
+	seg.Blocks = make([]trace.Block, 0, 2*inside+1)
 	for ; len(alive) > 0 && h.Leases[alive[0]].Addr < end; alive = alive[1:] {
 		l := &h.Leases[alive[0]]
 		if l.Addr < at {
@@ -173,25 +175,11 @@ func (h *History) blockSize(l *Lease, seg *trace.Segment, space uint64) uint64 {
 
 // findPeak goes through the changes of live bytes once.
 func (h *History) findPeak() int {
-	change := make([]int64, h.Len()+1)
-	var live int64
-	for i := range h.Leases {
-		l := &h.Leases[i]
-		size := int64(min(max(l.Block, h.Conf.Round(l.Size)), math.MaxInt32<<20))
-		switch {
-		case l.Born < 0 && l.Freed >= 0:
-			live += size
-		case l.Born >= 0:
-			change[l.Born+1] += size
-		}
-		if l.Freed >= 0 && l.Freed < h.Len() {
-			change[l.Freed+1] -= size
-		}
-	}
-	best, peak := live, 0
-	for n := 1; n <= h.Len(); n++ {
-		if live += change[n]; live > best {
-			best, peak = live, n
+	var live, most int64
+	peak := 0
+	for n, change := range h.liveChanges() {
+		if live += change; live > most {
+			most, peak = live, min(n, h.Len())
 		}
 	}
 	return peak

@@ -48,13 +48,15 @@ type leaseReader struct {
 // findLeases fills in Leases, lease and stale.
 func (h *History) findLeases() {
 	r := leaseReader{h: h, last: map[uint64]int32{}}
+	allocs := 0
 	for _, e := range h.trace.All() {
 		r.requests = r.requests || e.Action == trace.FreeRequested
 		r.completions = r.completions || e.Action == trace.FreeCompleted
-		if r.requests && r.completions {
-			break
+		if e.Action == trace.Alloc {
+			allocs++
 		}
 	}
+	h.Leases = make([]Lease, 0, allocs+allocs/16) // with room for early ones: a second copy would be the largest thing in memory
 	h.lease = make([]int32, h.Len())
 	for i, e := range h.trace.All() {
 		h.lease[i] = -1
@@ -172,7 +174,7 @@ func (r *leaseReader) finalBlock(s *trace.Segment, b *trace.Block) {
 		if l := r.lease(k); l.Done == r.h.Len() && l.Size == b.Requested {
 			l.Block, l.Pool = b.Size, s.Pool
 		}
-	case r.h.snapshot.Cut == nil:
+	case r.h.snapshot.Cut == nil || r.h.Len() == 0:
 		l := Lease{Addr: b.Addr, Size: b.Requested, Block: b.Size, Stream: s.Stream, Pool: s.Pool, Purpose: b.Purpose, Stack: b.Stack, Freed: r.h.Len(), Done: r.h.Len()}
 		if b.State == trace.Pending {
 			l.Freed = -1
@@ -192,12 +194,12 @@ func (r *leaseReader) putEarlyFirst() {
 		return cmp.Or(cmp.Compare(r.early[a].Addr, r.early[b].Addr), cmp.Compare(a, b))
 	})
 	place := make([]int32, n)
-	all := make([]Lease, 0, n+len(r.h.Leases))
+	early := make([]Lease, n)
 	for i, k := range order {
 		place[k] = int32(i)
-		all = append(all, r.early[k])
+		early[i] = r.early[k]
 	}
-	r.h.Leases = append(all, r.h.Leases...)
+	r.h.Leases = slices.Insert(r.h.Leases, 0, early...)
 	move := func(k int32) int32 {
 		switch {
 		case k >= 0:

@@ -2,6 +2,8 @@ package inspect
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"reflect"
 	"testing"
 
@@ -47,6 +49,57 @@ func TestHistoryAt(t *testing.T) {
 				t.Errorf("only %d moments were compared", moments)
 			}
 		})
+	}
+}
+
+// heldAfter says what is in use after the first n events, by going through them from
+// the start, and how much is reserved.
+func heldAfter(t *trace.Trace, n int) (blocks map[uint64]trace.Block, reserved uint64) {
+	blocks = map[uint64]trace.Block{}
+	for i, e := range t.All() {
+		switch b := blocks[e.Addr]; {
+		case i == n:
+			return blocks, reserved
+		case e.Action == trace.Alloc:
+			blocks[e.Addr] = trace.Block{Addr: e.Addr, Requested: e.Size, State: trace.Live}
+		case e.Action == trace.FreeRequested:
+			b.State = trace.Pending
+			blocks[e.Addr] = b
+		case e.Action == trace.FreeCompleted:
+			delete(blocks, e.Addr)
+		case e.Action == trace.SegmentAlloc, e.Action == trace.SegmentMap:
+			reserved += e.Size
+		case e.Action == trace.SegmentFree, e.Action == trace.SegmentUnmap:
+			reserved -= e.Size
+		}
+	}
+	return blocks, reserved
+}
+
+// TestSeek jumps to random events of long records, in any order, and compares
+// with what going there from the start gives.
+func TestSeek(t *testing.T) {
+	for seed, text := range []string{"", "max_split_size_mb:24", "expandable_segments:True"} {
+		r := randomRecord(text, uint64(seed), 0, 4000)
+		h := NewHistory(r.snapshot(), 0)
+		rng := rand.New(rand.NewPCG(uint64(seed), 3))
+		for _, n := range append([]int{h.Len(), 0}, rng.Perm(h.Len())[:60]...) {
+			want, reserved := heldAfter(r.t, n)
+			state := h.At(n)
+			got := map[uint64]trace.Block{}
+			var sum uint64
+			for _, s := range state.Segments {
+				sum += s.Size
+				for _, b := range s.Blocks {
+					if b.State != trace.Free {
+						got[b.Addr] = trace.Block{Addr: b.Addr, Requested: b.Requested, State: b.State}
+					}
+				}
+			}
+			if !maps.Equal(got, want) || sum != reserved || len(h.LiveAt(n)) != len(want) || len(state.Stray) > 0 {
+				t.Fatalf("%q, after %d of %d events: %d blocks, %d bytes reserved, want %d and %d; stray %v", text, n, h.Len(), len(got), sum, len(want), reserved, state.Stray)
+			}
+		}
 	}
 }
 

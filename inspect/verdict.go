@@ -51,7 +51,7 @@ var verdicts = []VerdictInfo{
 	{Symptom, "The message follows from another failure: the cause stands elsewhere."},
 	{Benign, "Nothing failed: the message says that something would be faster, or that a retry is normal."},
 	{Healthy, "Nothing failed and nothing grows."},
-	{Unknown, "Memory ran out and the message does not hold the figures that would say why."},
+	{Unknown, "Memory ran out and the message does not hold the figures that would say why; or a snapshot is cut, or holds no history."},
 }
 
 // Verdicts lists every verdict with its meaning.

@@ -39,7 +39,7 @@ func readJSON(in *input) (*Snapshot, error) {
 
 // cut gives what was read of a file that ended early.
 func (r *jsonReader) cut(err error) (*Snapshot, error) {
-	if len(r.s.Segments) == 0 && !slices.ContainsFunc(r.s.Traces, func(t *Trace) bool { return t.Len() > 0 }) {
+	if r.s.empty() {
 		return nil, fmt.Errorf("nothing could be read: %w", err)
 	}
 	r.s.Cut = err

@@ -62,6 +62,7 @@ type jsonLine struct {
 	Small      bool        `json:"small,omitempty"`
 	Expandable bool        `json:"expandable,omitempty"`
 	Blocks     []jsonBlock `json:"blocks,omitempty"`
+	Totals     *Totals     `json:"totals,omitempty"`
 	jsonStack
 }
 
@@ -125,6 +126,9 @@ func (w *jsonWriter) header(s *Snapshot) error {
 func (w *jsonWriter) segment(s *Segment) error {
 	l := jsonLine{Kind: "segment", Device: s.Device, Stream: s.Stream, Address: s.Addr, Size: s.Size, Pool: s.Pool,
 		Small: s.Small, Expandable: s.Expandable, jsonStack: w.stack(s.Stack)}
+	if s.Totals.Known {
+		l.Totals = &s.Totals
+	}
 	for _, b := range s.Blocks {
 		l.Blocks = append(l.Blocks, jsonBlock{b.Addr, b.Size, b.Requested, b.State.String(), purposeName(b.Purpose), w.stack(b.Stack)})
 	}
@@ -227,6 +231,10 @@ func (r *jsonReader) line(l *jsonLine) error {
 func (r *jsonReader) segment(l *jsonLine) error {
 	stack, err := r.stackOf(l.jsonStack)
 	s := Segment{Device: l.Device, Stream: l.Stream, Addr: l.Address, Size: l.Size, Small: l.Small, Expandable: l.Expandable, Pool: l.Pool, Stack: r.shared.stacks[stack]}
+	if l.Totals != nil {
+		s.Totals = *l.Totals
+		s.Totals.Known = true
+	}
 	for _, b := range l.Blocks {
 		stack, e := r.stackOf(b.jsonStack)
 		err = errors.Join(err, e)

@@ -25,6 +25,8 @@ const (
 	keyRealSize
 	keyDevice
 	keyTotalSize
+	keyAllocatedSize
+	keyActiveSize
 	keySegmentType
 	keySegmentPoolID
 	keyIsExpandable
@@ -50,7 +52,7 @@ const (
 // keyNames are the keys as they stand in files.
 var keyNames = [...]string{"action", "addr", "device_free", "size", "stream", "time_us", "frames", "compile_context", "user_metadata", "pool_id", "category",
 	"filename", "line", "name", "address", "requested_size", "state", "history", "real_size",
-	"device", "total_size", "segment_type", "segment_pool_id", "is_expandable", "blocks", "stage",
+	"device", "total_size", "allocated_size", "active_size", "segment_type", "segment_pool_id", "is_expandable", "blocks", "stage",
 	"backend", "PYTORCH_CUDA_ALLOC_CONF", "max_split_size", "garbage_collection_threshold", "expandable_segments", "pinned_num_register_threads",
 	"release_lock_on_cudamalloc", "pinned_use_cuda_host_register", "graph_capture_record_stream_reuse", "roundup_power2_divisions",
 	"segments", "device_traces", "allocator_settings", "external_annotations",

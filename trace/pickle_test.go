@@ -82,6 +82,9 @@ func (s *Snapshot) value() dict {
 			}
 			blocks = append(blocks, d)
 		}
+		if t := g.Totals; t.Known {
+			live, active, requested = t.Live, t.Active, t.Requested
+		}
 		segments = append(segments, dict{"device": number(int64(g.Device)), "address": g.Addr, "total_size": g.Size, "allocated_size": live,
 			"active_size": active, "requested_size": requested, "stream": number(int64(g.Stream)), "segment_type": kind,
 			"segment_pool_id": [2]any{g.Pool[0], g.Pool[1]}, "is_expandable": g.Expandable, "frames": frames(g.Stack), "blocks": blocks})
@@ -244,6 +247,9 @@ func randomSnapshot(r *rand.Rand, events int) *Snapshot {
 	s := &Snapshot{Segments: make([]Segment, r.IntN(5)), Traces: make([]*Trace, r.IntN(3))}
 	for i := range s.Segments {
 		g := Segment{Device: r.IntN(8), Stream: signed(), Addr: number(), Size: number(), Small: r.IntN(2) == 0, Expandable: r.IntN(2) == 0, Pool: pool(), Stack: stack()}
+		if r.IntN(3) == 0 {
+			g.Totals = Totals{true, number(), number(), number()}
+		}
 		for range r.IntN(20) {
 			b := Block{Addr: number(), Size: number() >> 8, State: State(r.IntN(3)), Stack: stack()}
 			if b.State != Free {

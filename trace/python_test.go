@@ -33,7 +33,7 @@ func pythonSnapshot(n int) *Snapshot {
 	}
 	for i := range 4 {
 		s.Annotations = append(s.Annotations, Annotation{"step", i%2 == 0, 0, 1795970916755653 + 10*int64(i)})
-		g := Segment{Device: i % 2, Addr: 1<<47 + 2<<20*uint64(i), Size: 1024 * uint64(i), Small: i%2 == 1, Pool: PoolID{0, uint64(i)}, Expandable: i == 2, Stack: frames(i)}
+		g := Segment{Device: i % 2, Addr: 1<<47 + 2<<20*uint64(i), Size: 1024 * uint64(i), Small: i%2 == 1, Pool: PoolID{0, uint64(i)}, Expandable: i == 2, Stack: frames(i), Totals: Totals{Known: true}}
 		for j := range i {
 			b := Block{Addr: g.Addr + 1024*uint64(j), Size: 1024, Requested: 1000 - uint64(j), State: []State{Live, Pending, Free}[j%3], Stack: frames(j)}
 			if b.State == Free {

@@ -36,7 +36,10 @@ func (s *Snapshot) WritePickle(w io.Writer) error {
 }
 
 func (p *pickler) segment(s *Segment) {
-	live, active, requested := s.sizes()
+	totals := s.Totals
+	if !totals.Known {
+		totals = s.Sum()
+	}
 	kind := "large"
 	if s.Small {
 		kind = "small"
@@ -45,9 +48,9 @@ func (p *pickler) segment(s *Segment) {
 		p.signed("device", int64(s.Device))
 		p.item("address", s.Addr)
 		p.item("total_size", s.Size)
-		p.item("allocated_size", live)
-		p.item("active_size", active)
-		p.item("requested_size", requested)
+		p.item("allocated_size", totals.Live)
+		p.item("active_size", totals.Active)
+		p.item("requested_size", totals.Requested)
 		p.signed("stream", int64(s.Stream))
 		p.text("segment_type", kind)
 		p.str("segment_pool_id")

@@ -111,8 +111,9 @@ func read(in *input) (*Snapshot, error) {
 	head := in.peek(512)
 	start := bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\ufeff")), " \t\r\n")
 	is := func(prefix string) bool { return bytes.HasPrefix(start, []byte(prefix)) }
+	damaged := in.err != nil && !errors.Is(in.err, io.EOF)
 	switch {
-	case len(head) == 0 && in.err != nil && !errors.Is(in.err, io.EOF):
+	case len(head) == 0 && damaged:
 		return nil, fmt.Errorf("the compressed data are damaged from the start: %w", in.err)
 	case len(head) == 0:
 		return nil, &FormatError{KindEmpty, "there is not one byte in it; the program may have died while it wrote the file"}
@@ -130,6 +131,8 @@ func read(in *input) (*Snapshot, error) {
 		return nil, &FormatError{KindWebPage, "it begins " + quoted(start) + "; download the file itself, not the page that shows it"}
 	case is("version https://git-lfs"):
 		return nil, &FormatError{KindText, "a Git LFS pointer stands in the place of the file; fetch it with git lfs pull"}
+	case damaged:
+		return nil, fmt.Errorf("the compressed data are damaged after %d bytes, and before that they are no memory snapshot: %w", len(head), in.err)
 	case isText(head):
 		return nil, &FormatError{KindText, "it begins " + quoted(start)}
 	}
@@ -166,7 +169,7 @@ func readPickle(in *input) (*Snapshot, error) {
 	}
 	s, found := u.snapshot()
 	switch {
-	case cut && !found:
+	case cut && (!found || s.empty()):
 		return nil, fmt.Errorf("nothing could be read: %w", err)
 	case !found:
 		return nil, &FormatError{KindPickle, "it holds " + u.describe(u.root) + ", and not the segments and traces of an allocator"}

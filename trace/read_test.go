@@ -27,6 +27,9 @@ func lines(s *Snapshot) []string {
 	}
 	for _, g := range s.Segments {
 		blocks, stack := g.Blocks, g.Stack.Frames()
+		if !g.Totals.Known { // our pickles give them all the same
+			g.Totals = g.Sum()
+		}
 		g.Blocks, g.Stack = nil, nil
 		all = append(all, fmt.Sprintf("segment %+v %+v", g, stack))
 		for _, b := range blocks {
@@ -242,7 +245,11 @@ func (p *planter) segment(g *Segment) any {
 	for i := range g.Blocks {
 		blocks = append(blocks, p.block(&g.Blocks[i]))
 	}
-	d := pairs{"device", g.Device, "address", g.Addr, "total_size", g.Size, "allocated_size", 1, "active_size", 2, "requested_size", 3,
+	t := g.Totals
+	if !t.Known {
+		t = g.Sum()
+	}
+	d := pairs{"device", g.Device, "address", g.Addr, "total_size", g.Size, "allocated_size", t.Live, "active_size", t.Active, "requested_size", t.Requested,
 		"stream", g.Stream, "segment_type", map[bool]string{true: "small", false: "large"}[g.Small]}
 	if p.age < historic {
 		d = append(d, "segment_pool_id", p.pool(g.Pool), "is_expandable", g.Expandable, "frames", p.stack(g.Stack))
@@ -637,5 +644,27 @@ func TestReadFile(t *testing.T) {
 	var format *FormatError
 	if _, err := ReadFile(name); !errors.As(err, &format) || !strings.Contains(err.Error(), name) {
 		t.Errorf("an empty file: %v", err)
+	}
+}
+
+// TestTotals: what a file says of a segment is kept, and what it leaves out is
+// counted.
+func TestTotals(t *testing.T) {
+	block := pairs{"address", 512, "size", 1024, "requested_size", 1000, "state", "active_allocated"}
+	pending := pairs{"address", 1536, "size", 512, "requested_size", 4, "state", "active_pending_free"}
+	for _, c := range []struct {
+		told pairs
+		want Totals
+	}{
+		{pairs{}, Totals{}},
+		{pairs{"allocated_size", 7}, Totals{true, 7, 1536, 1004}},
+		{pairs{"allocated_size", 1024, "active_size", 9}, Totals{true, 1024, 9, 1004}},
+		{pairs{"requested_size", 0}, Totals{true, 1024, 1536, 0}},
+	} {
+		segment := append(pairs{"device", 0, "address", 512, "total_size", 2048, "blocks", items{block, pending}}, c.told...)
+		s := mustRead(t, "totals", assemble(styles[2], pairs{"segments", items{segment}, "device_traces", items{}}))
+		if got := s.Segments[0].Totals; got != c.want {
+			t.Errorf("%v: %+v, want %+v", c.told, got, c.want)
+		}
 	}
 }

@@ -326,8 +326,29 @@ func (r *rows) segment(items []value) value {
 		}
 	}
 	s.Blocks = r.blocksOf(blocks, s.Addr)
+	s.Totals = totalsOf(items, &s)
 	r.segments = append(r.segments, s)
 	return value{kindSegment, uint64(len(r.segments) - 1)}
+}
+
+// totalsOf gives the totals that a file tells of a segment. If it leaves one out
+// (old ones do), that is counted.
+func totalsOf(items []value, s *Segment) Totals {
+	t, told := s.Sum(), false
+	for key, v := range known(items) {
+		switch key {
+		case keyAllocatedSize:
+			t.Live, told = v.uint(), true
+		case keyActiveSize:
+			t.Active, told = v.uint(), true
+		case keyRequestedSize:
+			t.Requested, told = v.uint(), true
+		}
+	}
+	if !told {
+		return Totals{}
+	}
+	return t
 }
 
 // blocksOf gives the blocks of the segment at addr. Where a file does not say

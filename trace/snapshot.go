@@ -1,5 +1,7 @@
 package trace
 
+import "slices"
+
 // State says what a block of a segment is.
 type State uint8
 
@@ -38,23 +40,32 @@ type Segment struct {
 	Pool       PoolID // of a PyTorch allocator
 	Stack      *Stack // where it was taken; nil if not recorded
 	Blocks     []Block
+	Totals     Totals // as the record gives them beside the blocks
 }
 
-// sizes gives the bytes in live blocks, in live and pending blocks, and those
-// asked for in live and pending blocks.
-func (s *Segment) sizes() (live, active, requested uint64) {
+// Totals are sums over the blocks of a segment.
+type Totals struct {
+	Known     bool   `json:"-"`               // false: the record does not give them, and the rest is zero
+	Live      uint64 `json:"live_bytes"`      // in live blocks: PyTorch's allocated_size
+	Active    uint64 `json:"active_bytes"`    // in live and pending blocks: active_size
+	Requested uint64 `json:"requested_bytes"` // asked for in live and pending blocks: requested_size
+}
+
+// Sum counts the totals of the segment's blocks.
+func (s *Segment) Sum() Totals {
+	t := Totals{Known: true}
 	for i := range s.Blocks {
 		b := &s.Blocks[i]
 		if b.State == Free {
 			continue
 		}
-		active += b.Size
-		requested += b.Requested
+		t.Active += b.Size
+		t.Requested += b.Requested
 		if b.State == Live {
-			live += b.Size
+			t.Live += b.Size
 		}
 	}
-	return live, active, requested
+	return t
 }
 
 // Annotation is a mark that the program set into the record: the begin or the
@@ -90,4 +101,9 @@ type Snapshot struct {
 	Annotations []Annotation // in the order of the file
 	Cut         error        // not nil: the file ended early, and this is what stood before its end
 	NoAddresses bool         // the file held no addresses: those here only tell blocks apart
+}
+
+// empty says whether there is neither a segment nor an event.
+func (s *Snapshot) empty() bool {
+	return len(s.Segments) == 0 && !slices.ContainsFunc(s.Traces, func(t *Trace) bool { return t.Len() > 0 })
 }

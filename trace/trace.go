@@ -47,8 +47,9 @@
 // Actions and states are PyTorch's, purposes ours. "stack" is the number of a
 // call stack, from 1 on; its "frames", innermost first, stand where the number
 // is used for the first time. An event "oom" has "device_free_bytes" in place
-// of "address". Further fields are "pool" (two numbers), "expandable" of a
-// segment, "compile_context" and "note" of an event.
+// of "address". Further fields are "pool" (two numbers), "expandable" and
+// "totals" ("live_bytes", "active_bytes", "requested_bytes") of a segment,
+// "compile_context" and "note" of an event.
 package trace
 
 import "fmt"

@@ -38,7 +38,7 @@ says where they do not:
 			if err := knownRules(failOn); err != nil {
 				return err
 			}
-			s, err := readSnapshot(args[0], cmd.InOrStdin())
+			s, err := readSnapshot(args[0], cmd.InOrStdin(), cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -74,7 +74,7 @@ func auditOn(w io.Writer, a *inspect.Audit, asJSON bool, failOn []string) error 
 	if asJSON {
 		err = json.NewEncoder(w).Encode(a)
 	} else {
-		err = writeAudit(w, a)
+		err = writeAudit(newPage(w), a)
 	}
 	for _, t := range a.Tallies {
 		if err == nil && t.Broken > 0 && (slices.Contains(failOn, failOnAny) || slices.Contains(failOn, string(t.Rule))) {
@@ -92,35 +92,44 @@ func times(n int) string {
 }
 
 // writeAudit prints an audit for people.
-func writeAudit(w io.Writer, a *inspect.Audit) error {
-	fmt.Fprintf(w, "devices %d, segments %d, blocks %d, events %d\n\n", a.Devices, a.Segments, a.Blocks, a.Events)
-	fmt.Fprintf(w, "  %-8s %9s %9s\n", "rule", "checked", "broken")
+func writeAudit(p *page, a *inspect.Audit) error {
+	p.line(plain, "devices %d, segments %d, blocks %d, events %d", a.Devices, a.Segments, a.Blocks, a.Events)
+	p.line(plain, "")
+	rows := [][]string{{"", "rule", "checked", "broken", ""}}
 	for _, t := range a.Tallies {
-		fmt.Fprintf(w, "  %-8s %9d %9d  %s\n", t.Rule, t.Checked, t.Broken, t.Meaning)
+		rows = append(rows, []string{"", string(t.Rule), fmt.Sprint(t.Checked), fmt.Sprint(t.Broken), t.Meaning})
 		if t.Skipped != "" {
-			fmt.Fprintf(w, "  %30s(in part: %s)\n", "", t.Skipped)
+			rows = append(rows, []string{"", "", "", "", "(in part: " + t.Skipped + ")"})
 		}
 	}
-	shown := map[inspect.Rule]int{}
-	for _, v := range a.Violations {
-		if shown[v.Rule]++; shown[v.Rule] == 1 {
-			fmt.Fprintf(w, "\n%s is broken\n", v.Rule)
-		}
-		if shown[v.Rule] <= mostShown {
-			fmt.Fprintf(w, "  %s: %s\n", placeOf(v), v.Text)
-		}
-	}
+	p.table("llrrw", rows...)
 	for _, t := range a.Tallies {
-		if t.Broken > mostShown {
-			fmt.Fprintf(w, "\nof %s there are %d more\n", t.Rule, t.Broken-mostShown)
+		if t.Broken > 0 {
+			writeViolations(p, a, t)
 		}
 	}
-	verdict := "the record agrees with itself"
-	if !a.Sound() {
-		verdict = "the record contradicts itself"
+	p.line(plain, "")
+	if a.Sound() {
+		p.line(good, "the record agrees with itself")
+	} else {
+		p.line(bad, "the record contradicts itself")
 	}
-	_, err := fmt.Fprintf(w, "\n%s\n", verdict)
-	return err
+	return p.err
+}
+
+// writeViolations prints where a rule is broken first.
+func writeViolations(p *page, a *inspect.Audit, t inspect.Tally) {
+	p.title(string(t.Rule) + " is broken")
+	shown := 0
+	for _, v := range a.Violations {
+		if v.Rule == t.Rule && shown < mostShown {
+			p.line(plain, "  %s: %s", placeOf(v), v.Text)
+			shown++
+		}
+	}
+	if t.Broken > shown {
+		p.line(plain, "  and %d more", t.Broken-shown)
+	}
 }
 
 // mostShown is how many violations of a rule are printed.

@@ -19,14 +19,19 @@ func diffCommand() *cobra.Command {
 		Short: "Compare two memory snapshots at their peaks",
 		Long: `Diff compares what two memory snapshots (before and after a change, or of two
 ranks) hold at their peaks, by purpose and by call site, and what grows from step
-to step. As a gate, --fail-on takes conditions on how much more than before there
-may be of the peak, of the reserved bytes, or of a purpose such as gradient.`,
+to step. A call site whose line moved is found again by its file and function, and
+the output says so. As a gate, --fail-on takes conditions on how much more than
+before there may be of the peak, of the reserved bytes, or of a purpose such as
+gradient.`,
 		Example: `  headroom diff old.pickle new.pickle
   headroom diff old.pickle new.pickle --fail-on 'peak>5%'
   headroom diff rank0.pickle rank1.pickle --fail-on 'reserved>1GiB,activation>10%' --json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usagef("diff needs two files, the old and the new one")
+			}
+			if args[0] == standardInput && args[1] == standardInput {
+				return usagef("standard input can be read only once: name a file for the old or the new snapshot")
 			}
 			return nil
 		},
@@ -35,7 +40,7 @@ may be of the peak, of the reserved bytes, or of a purpose such as gradient.`,
 			if err != nil {
 				return err
 			}
-			d, err := diff(args[0], args[1], cmd.InOrStdin())
+			d, err := diff(args[0], args[1], cmd.InOrStdin(), cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -59,12 +64,12 @@ func parseConditions(texts []string) ([]inspect.Condition, error) {
 	return out, nil
 }
 
-func diff(before, after string, stdin io.Reader) (*inspect.Difference, error) {
-	a, err := readSnapshot(before, stdin)
+func diff(before, after string, stdin io.Reader, stderr io.Writer) (*inspect.Difference, error) {
+	a, err := readSnapshot(before, stdin, stderr)
 	if err != nil {
 		return nil, err
 	}
-	b, err := readSnapshot(after, stdin)
+	b, err := readSnapshot(after, stdin, stderr)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +81,7 @@ func diffOn(w io.Writer, d *inspect.Difference, asJSON bool, conditions []inspec
 	if asJSON {
 		err = json.NewEncoder(w).Encode(d)
 	} else {
-		err = writeDifference(w, d)
+		err = writeDifference(newPage(w), d)
 	}
 	for _, c := range conditions {
 		if holds, before, after := c.Holds(d); err == nil && holds {
@@ -87,34 +92,43 @@ func diffOn(w io.Writer, d *inspect.Difference, asJSON bool, conditions []inspec
 }
 
 // writeDifference prints a difference for people.
-func writeDifference(w io.Writer, d *inspect.Difference) error {
-	fmt.Fprintf(w, "%10s %10s %11s %7s\n", "old", "new", "change", "")
-	writeFigure(w, "peak live", d.Old.PeakBytes, d.New.PeakBytes)
-	writeFigure(w, "peak reserved", d.Old.ReservedBytes, d.New.ReservedBytes)
-	writeChanges(w, "live at the peak, by purpose", d.Purposes)
-	writeChanges(w, "live at the peak, by call site", d.Sites)
-	writeChanges(w, "growth per step", d.Growth)
-	_, err := fmt.Fprintln(w)
-	return err
+func writeDifference(p *page, d *inspect.Difference) error {
+	p.table(figureLayout, []string{"old", "new", "change", "", ""},
+		figure("peak live", d.Old.PeakBytes, d.New.PeakBytes), figure("peak reserved", d.Old.ReservedBytes, d.New.ReservedBytes))
+	writeChanges(p, "live at the peak, by purpose", d.Purposes)
+	writeChanges(p, "live at the peak, by call site", d.Sites)
+	writeChanges(p, "growth per step", d.Growth)
+	p.line(plain, "")
+	return p.err
 }
 
-func writeChanges(w io.Writer, title string, all []inspect.Change) {
+func writeChanges(p *page, title string, all []inspect.Change) {
 	if len(all) == 0 {
 		return
 	}
 	const most = 20
-	fmt.Fprintf(w, "\n%s\n", title)
-	for i, c := range all {
-		if i == most {
-			fmt.Fprintf(w, "  and %d more\n", len(all)-most)
-			return
+	p.title(title)
+	var rows [][]string
+	for _, c := range all[:min(len(all), most)] {
+		what := fmt.Sprintf("%s, %d → %d blocks", c.What, c.OldCount, c.NewCount)
+		if c.Was != "" {
+			what += ", moved from " + c.Was
 		}
-		writeFigure(w, fmt.Sprintf("%s, %d → %d blocks", c.What, c.OldCount, c.NewCount), c.OldBytes, c.NewBytes)
+		rows = append(rows, figure(what, c.OldBytes, c.NewBytes))
+	}
+	p.table(figureLayout, rows...)
+	if len(all) > most {
+		p.line(plain, "  and %d more", len(all)-most)
 	}
 }
 
-func writeFigure(w io.Writer, what string, before, after uint64) {
-	fmt.Fprintf(w, "%10s %10s %11s %7s  %s\n", size.Format(before), size.Format(after), changeText(before, after), shareText(before, after), what)
+// figureLayout is the table of figures: the old one, the new one, the change,
+// its share, and of what.
+const figureLayout = "rrrrw"
+
+// figure is a row of it. The columns are the same in all its tables.
+func figure(what string, before, after uint64) []string {
+	return []string{fmt.Sprintf("%10s", size.Format(before)), fmt.Sprintf("%9s", size.Format(after)), fmt.Sprintf("%10s", changeText(before, after)), fmt.Sprintf("%6s", shareText(before, after)), what}
 }
 
 // changeText is a difference with its sign.

@@ -3,12 +3,10 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -31,7 +29,7 @@ func doctorCommand() *cobra.Command {
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(findings)
 			}
-			return writeFindings(cmd.OutOrStdout(), findings)
+			return writeFindings(newPage(cmd.OutOrStdout()), findings)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
@@ -102,14 +100,15 @@ func library(pattern string) finding {
 	return f
 }
 
-func writeFindings(w io.Writer, findings []finding) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+func writeFindings(p *page, findings []finding) error {
+	var rows [][]string
 	for _, f := range findings {
 		mark := "no"
 		if f.Found {
 			mark = "yes"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", f.Part, f.Name, mark, f.Detail)
+		rows = append(rows, []string{f.Part, f.Name, mark, f.Detail})
 	}
-	return t.Flush()
+	p.table("lllw", rows...)
+	return p.err
 }

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"os"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -37,7 +39,7 @@ arithmetic, what would help and what would not.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := explain(args, cmd.InOrStdin(), x)
+			r, err := explain(args, cmd.InOrStdin(), cmd.ErrOrStderr(), x)
 			if err != nil {
 				return err
 			}
@@ -51,46 +53,56 @@ arithmetic, what would help and what would not.`,
 	return cmd
 }
 
-// explain reads what the arguments name.
-func explain(args []string, stdin io.Reader, x exports) (*inspect.Report, error) {
-	var in io.Reader
-	switch f, err := os.Open(args[0]); {
-	case len(args) == 1 && args[0] == "-":
-		in = stdin
-	case len(args) == 1 && err == nil:
-		defer f.Close()
-		in = f
-	default:
-		if err == nil {
-			f.Close()
-		}
+// explain reads what the arguments name: a file or standard input or, if there
+// is no such file, the text that they are.
+func explain(args []string, stdin io.Reader, stderr io.Writer, x exports) (*inspect.Report, error) {
+	if len(args) > 1 {
 		return explainText(strings.Join(args, " "), x)
 	}
-	return explainInput(in, x)
+	path := args[0]
+	in, err := openInput(path, stdin)
+	var noPath *fs.PathError
+	switch {
+	case err == nil:
+		defer in.Close()
+		return explainInput(path, in, stderr, x)
+	case !errors.As(err, &noPath) || errors.Is(err, fs.ErrPermission):
+		return nil, err
+	}
+	r, err := explainText(path, x)
+	if err != nil && path != "" && !strings.ContainsAny(path, " \n") {
+		err = fmt.Errorf("there is no file %s, and as a text it says nothing: %w", path, err)
+	}
+	return r, err
 }
 
 // explainInput tells a text from a snapshot by its first bytes.
-func explainInput(in io.Reader, x exports) (*inspect.Report, error) {
+func explainInput(path string, in io.Reader, stderr io.Writer, x exports) (*inspect.Report, error) {
 	head := make([]byte, 4096)
 	n, err := io.ReadFull(in, head)
 	if err != nil && err != io.ErrUnexpectedEOF && err != io.EOF {
-		return nil, err
+		return nil, naming(path, err)
 	}
 	all := io.MultiReader(bytes.NewReader(head[:n]), in)
 	if inspect.IsErrorText(head[:n]) {
 		text, err := inspect.ReadText(all)
 		if err != nil {
-			return nil, err
+			return nil, naming(path, err)
 		}
-		return explainText(text, x)
+		r, err := explainText(text, x)
+		if err != nil {
+			err = naming(path, err)
+		}
+		return r, err
 	}
 	s, err := trace.Read(all)
 	if err != nil {
-		return nil, err
+		return nil, naming(path, err)
 	}
+	warnOfCut(path, s, stderr)
 	r, err := inspect.ExplainSnapshot(s)
 	if err != nil {
-		return nil, err
+		return nil, naming(path, err)
 	}
 	return r, x.write(s)
 }
@@ -108,7 +120,7 @@ func reportOn(w io.Writer, r *inspect.Report, asJSON bool, failOn []string) erro
 	if asJSON {
 		err = json.NewEncoder(w).Encode(r)
 	} else {
-		err = writeReport(w, r)
+		err = writeReport(newPage(w), r)
 	}
 	if err == nil && slices.Contains(failOn, string(r.Verdict)) {
 		err = fmt.Errorf("the verdict is %s, which --fail-on names", r.Verdict)
@@ -117,35 +129,60 @@ func reportOn(w io.Writer, r *inspect.Report, asJSON bool, failOn []string) erro
 }
 
 // writeReport prints a report for people. Causes of one kind stand together.
-func writeReport(w io.Writer, r *inspect.Report) error {
-	fmt.Fprintf(w, "%s  %s\n", r.Verdict, r.Summary)
-	kind := ""
-	for _, c := range r.Causes {
-		title, what := "where the memory is", c.What
-		if many := causeTitles[c.What]; many != "" {
-			title, what = many, ""
-		}
-		if title != kind {
-			fmt.Fprintf(w, "\n%s\n", title)
-			kind = title
-		}
-		fmt.Fprintf(w, "  %10s  %s\n", size.Format(c.Bytes), strings.TrimSpace(what+"  "+c.Where))
+func writeReport(p *page, r *inspect.Report) error {
+	s := bad
+	if r.Verdict == inspect.Healthy {
+		s = good
 	}
-	writeList(w, "what to do", r.Actions)
-	writeList(w, "what will not help", r.Unhelpful)
-	_, err := fmt.Fprintln(w)
-	return err
+	p.line(s, "%s  %s", r.Verdict, r.Summary)
+	for causes := r.Causes; len(causes) > 0; {
+		title := titleOf(causes[0])
+		n := slices.IndexFunc(causes, func(c inspect.Cause) bool { return titleOf(c) != title })
+		if n < 0 {
+			n = len(causes)
+		}
+		writeCauses(p, title, causes[:n])
+		causes = causes[n:]
+	}
+	writeList(p, "what to do", r.Actions)
+	writeList(p, "what will not help", r.Unhelpful)
+	p.line(plain, "")
+	return p.err
 }
 
 // causeTitles are the titles of causes that come in lists.
 var causeTitles = map[string]string{"call site": "by call site", "grows": "what grows", "cache left over": "cache left over at the end"}
 
-func writeList(w io.Writer, title string, lines []string) {
+// titleOf is the title of the section in which a cause stands.
+func titleOf(c inspect.Cause) string {
+	switch c.What {
+	case "pending", "rounding", "free segments", "holes", "largest hole":
+		return "what is reserved beside that"
+	}
+	return cmp.Or(causeTitles[c.What], "where the memory is")
+}
+
+func writeCauses(p *page, title string, causes []inspect.Cause) {
+	p.title(title)
+	var rows [][]string
+	for _, c := range causes {
+		text := c.Where
+		if causeTitles[c.What] == "" {
+			text = strings.TrimSpace(c.What + "  " + c.Where)
+		}
+		rows = append(rows, []string{"", size.Format(c.Bytes), text})
+	}
+	p.table("lrw", rows...)
+}
+
+func writeList(p *page, title string, lines []string) {
 	if len(lines) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\n%s\n", title)
+	p.title(title)
+	var rows [][]string
 	for i, l := range lines {
-		fmt.Fprintf(w, "  %d. %s\n", i+1, l)
+		rows = append(rows, []string{"", fmt.Sprintf("%d.", i+1), l})
 	}
+	p.table("lrw", rows...)
 }

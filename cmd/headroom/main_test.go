@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/headroom-go/headroom/internal/invariant"
 	"github.com/headroom-go/headroom/train"
 )
 
@@ -211,6 +212,9 @@ func TestDoctor(t *testing.T) {
 // TestREADME runs every command that the README shows, shortened by flags that
 // make the runs brief.
 func TestREADME(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("it would take minutes, and the packages have their own tests with invariants")
+	}
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -54,24 +53,24 @@ func (j *jobFlags) plan(ctx context.Context, w io.Writer) error {
 	if j.json {
 		return json.NewEncoder(w).Encode(p)
 	}
-	return writePlan(w, p)
+	return writePlan(newPage(w), p)
 }
 
 // writePlan shows what was tried, the choice marked.
-func writePlan(w io.Writer, p *plan.Plan) error {
-	fmt.Fprintf(w, "device  %s, %s; a plain step needs %s\n", p.Device, bytesText(p.BudgetBytes), bytesText(p.Plain.PeakBytes))
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "  strategy\tpeak\treserved\tflops a step\testimate")
-	for _, trial := range p.Tried {
+func writePlan(p *page, of *plan.Plan) error {
+	p.line(plain, "device  %s, %s; a plain step needs %s", of.Device, bytesText(of.BudgetBytes), bytesText(of.Plain.PeakBytes))
+	rows := [][]string{{"  strategy", "peak", "reserved", "flops a step", "estimate"}}
+	for _, trial := range of.Tried {
 		if !trial.Fits {
-			fmt.Fprintf(t, "  %s\tdoes not fit\t\t\t\n", trial.Description)
+			rows = append(rows, []string{"  " + trial.Description, "does not fit"})
 			continue
 		}
 		mark := " "
-		if trial.Strategy == p.Chosen.Strategy {
+		if trial.Strategy == of.Chosen.Strategy {
 			mark = "*"
 		}
-		fmt.Fprintf(t, "%s %s\t%s\t%s\t%.3g\t%.2f s\n", mark, trial.Description, size.Format(trial.PeakBytes), size.Format(trial.ReservedBytes), float64(trial.Flops), trial.Seconds)
+		rows = append(rows, []string{mark + " " + trial.Description, size.Format(trial.PeakBytes), size.Format(trial.ReservedBytes), fmt.Sprintf("%.3g", float64(trial.Flops)), fmt.Sprintf("%.2f s", trial.Seconds)})
 	}
-	return t.Flush()
+	p.table("mllll", rows...)
+	return p.err
 }

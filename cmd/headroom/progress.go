@@ -3,10 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
-
-	"golang.org/x/term"
 
 	"github.com/headroom-go/headroom/internal/size"
 	"github.com/headroom-go/headroom/train"
@@ -19,10 +16,7 @@ type progress struct {
 	bar bool
 }
 
-func newProgress(w io.Writer) *progress {
-	f, ok := w.(*os.File)
-	return &progress{w, ok && term.IsTerminal(int(f.Fd()))}
-}
+func newProgress(w io.Writer) *progress { return &progress{w, columnsOf(w) > 0} }
 
 // lines is about how many lines a run prints where there is no terminal.
 const lines = 20
@@ -34,18 +28,10 @@ func (p *progress) step(s train.Progress) {
 		const width = 24
 		full := width * s.Step / s.Steps
 		line := fmt.Sprintf("[%s%s] %s", strings.Repeat("#", full), strings.Repeat(".", width-full), text)
-		fmt.Fprintf(p.w, "\r\x1b[K%s", line[:min(len(line), p.columns()-1)])
+		fmt.Fprintf(p.w, "\r\x1b[K%s", line[:min(len(line), max(columnsOf(p.w)-1, 0))]) // a longer line would not be drawn over
 	case s.Step == 1 || s.Step%every == 0:
 		fmt.Fprintln(p.w, text)
 	}
-}
-
-// columns is the width of the terminal: a longer line would not be drawn over.
-func (p *progress) columns() int {
-	if n, _, err := term.GetSize(int(p.w.(*os.File).Fd())); err == nil && n > 1 {
-		return n
-	}
-	return 80
 }
 
 func (p *progress) end() {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,28 +71,30 @@ func expect(t *testing.T, args []string, status int, want, stderrHas string) {
 
 const soundText = `devices 1, segments 1, blocks 3, events 6
 
-  rule       checked    broken
-  sizes            4         0  Segments and blocks hold bytes, and a block holds what was asked for.
-  tiling           1         0  The blocks of a segment tile it.
-  overlap          1         0  No two segments of a device share an address.
-  balance          7         0  Reserved = live + pending + cached, and never is more in use than reserved.
-  events           6         0  Nothing is handed out that is in use, or given back that is not.
-  end              4         0  What is in use after the last event is what the segments hold.
-  time             6         0  Time does not go backwards.
+  rule     checked  broken
+  sizes          4       0  Segments and blocks hold bytes, and a block holds what was asked for.
+  tiling         1       0  The blocks of a segment tile it.
+  totals         1       0  The totals of a segment are the sums of its blocks.
+  overlap        1       0  No two segments of a device share an address.
+  balance        7       0  Reserved = live + pending + cached, and never is more in use than reserved.
+  events         6       0  Nothing is handed out that is in use, or given back that is not.
+  end            4       0  What is in use after the last event is what the segments hold.
+  time           6       0  Time does not go backwards.
 
 the record agrees with itself
 `
 
 const brokenText = `devices 1, segments 1, blocks 3, events 6
 
-  rule       checked    broken
-  sizes            4         0  Segments and blocks hold bytes, and a block holds what was asked for.
-  tiling           1         1  The blocks of a segment tile it.
-  overlap          1         0  No two segments of a device share an address.
-  balance          7         1  Reserved = live + pending + cached, and never is more in use than reserved.
-  events           6         0  Nothing is handed out that is in use, or given back that is not.
-  end              4         1  What is in use after the last event is what the segments hold.
-  time             6         0  Time does not go backwards.
+  rule     checked  broken
+  sizes          4       0  Segments and blocks hold bytes, and a block holds what was asked for.
+  tiling         1       1  The blocks of a segment tile it.
+  totals         1       0  The totals of a segment are the sums of its blocks.
+  overlap        1       0  No two segments of a device share an address.
+  balance        7       1  Reserved = live + pending + cached, and never is more in use than reserved.
+  events         6       0  Nothing is handed out that is in use, or given back that is not.
+  end            4       1  What is in use after the last event is what the segments hold.
+  time           6       0  Time does not go backwards.
 
 tiling is broken
   device 0, 0x40000000: block 2 of the segment begins at 0x40800000, and the one before ends at 0x407ffe00
@@ -132,7 +135,7 @@ func TestManyViolations(t *testing.T) {
 			s.Traces[0].Append(trace.Entry{Event: trace.Event{Action: trace.FreeCompleted, Addr: 1<<30 + 16<<20, Size: 1 << 20, TimeUS: 9}})
 		}
 	})
-	if _, stdout, _ := headroom("check", path); strings.Count(stdout, "is given back that is gone") != mostShown || !strings.Contains(stdout, "of events there are 5 more") {
+	if _, stdout, _ := headroom("check", path); strings.Count(stdout, "is given back that is gone") != mostShown || !strings.Contains(stdout, "  and 5 more") {
 		t.Error(stdout)
 	}
 }
@@ -156,6 +159,29 @@ func TestDiff(t *testing.T) {
 	expect(t, []string{"diff", before, after, "--fail-on", "peek>5%"}, 2, "", `"peek"`)
 	expect(t, []string{"diff", before}, 2, "", "two files")
 	expect(t, []string{"diff", before, after + ".gone"}, 1, "", ".gone")
+}
+
+// TestDiffOfMovedLines: a call site that moved is said to have, and one that
+// only moved is no change.
+func TestDiffOfMovedLines(t *testing.T) {
+	below := func(s *trace.Snapshot) {
+		var events trace.Trace
+		for _, e := range s.Traces[0].All() {
+			frames := slices.Clone(e.Stack.Frames())
+			for i := range frames {
+				frames[i].Line += 3
+			}
+			if e.Stack != nil {
+				e.Stack = trace.NewStack(frames)
+			}
+			events.Append(e)
+		}
+		s.Traces[0] = &events
+	}
+	_, stdout, _ := headroom("diff", record(t, 4<<20, nil), record(t, 8<<20, below))
+	if !strings.Contains(stdout, "net.py:45 forward, 2 → 2 blocks, moved from net.py:42 forward\n") || strings.Contains(stdout, "__init__") {
+		t.Error(stdout)
+	}
 }
 
 func TestDiffAsJSON(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,7 +10,6 @@ import (
 
 	"github.com/headroom-go/headroom/inspect"
 	"github.com/headroom-go/headroom/internal/size"
-	"github.com/headroom-go/headroom/trace"
 )
 
 type replayFlags struct {
@@ -41,24 +41,24 @@ segment and every block at the end are as recorded.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.recorded = !cmd.Flags().Changed("alloc-conf")
-			return f.run(args[0], cmd.InOrStdin(), cmd.OutOrStdout())
+			return f.run(args[0], cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fl := cmd.Flags()
 	fl.IntVar(&f.device, "gpu", 0, "device whose trace to replay")
-	fl.StringVar(&f.policy, "policy", "pytorch", "allocator: pytorch or headroom")
+	fl.StringVar(&f.policy, "policy", "pytorch", "allocator: pytorch, headroom, or planned (headroom following a plan of the whole trace)")
 	fl.StringVar(&f.conf, "alloc-conf", "", "`SETTINGS` as in PYTORCH_CUDA_ALLOC_CONF (default: the recorded ones)")
 	fl.StringVar(&f.capacity, "capacity", "", "`SIZE` that the device has for the allocator (default: any)")
 	fl.BoolVar(&f.json, "json", false, "print the result as JSON")
 	return cmd
 }
 
-func (f *replayFlags) run(path string, stdin io.Reader, w io.Writer) error {
+func (f *replayFlags) run(path string, stdin io.Reader, stdout, stderr io.Writer) error {
 	o, err := f.options()
 	if err != nil {
 		return usageError{err}
 	}
-	s, err := readSnapshot(path, stdin)
+	s, err := readSnapshot(path, stdin, stderr)
 	if err != nil {
 		return err
 	}
@@ -67,9 +67,9 @@ func (f *replayFlags) run(path string, stdin io.Reader, w io.Writer) error {
 		return usageError{err}
 	}
 	if f.json {
-		return json.NewEncoder(w).Encode(r)
+		return json.NewEncoder(stdout).Encode(r)
 	}
-	return writeReplay(w, r)
+	return writeReplay(newPage(stdout), r)
 }
 
 func (f *replayFlags) options() (inspect.Options, error) {
@@ -91,30 +91,24 @@ func (f *replayFlags) options() (inspect.Options, error) {
 	return o, nil
 }
 
-// readSnapshot reads a file, or standard input for "-".
-func readSnapshot(path string, stdin io.Reader) (*trace.Snapshot, error) {
-	if path == "-" {
-		return trace.Read(stdin)
+func writeReplay(p *page, r *inspect.Result) error {
+	p.line(plain, "replayed %d events on device %d: policy %s, settings %s", r.Events, r.Device, r.Policy, cmp.Or(r.AllocConf, "default"))
+	rows := [][]string{
+		{"peak live", bytesText(r.PeakLiveBytes)},
+		{"peak requested", bytesText(r.PeakRequestedBytes)},
+		{"peak reserved", bytesText(r.PeakReservedBytes)},
+		{"retries", fmt.Sprint(r.Retries)},
+		{"exact", fmt.Sprint(r.Exact)},
 	}
-	return trace.ReadFile(path)
-}
-
-func writeReplay(w io.Writer, r *inspect.Result) error {
-	settings := r.AllocConf
-	if settings == "" {
-		settings = "default"
-	}
-	fmt.Fprintf(w, "replayed %d events on device %d: policy %s, settings %s\n", r.Events, r.Device, r.Policy, settings)
-	fmt.Fprintf(w, "peak live       %s\n", bytesText(r.PeakLiveBytes))
-	fmt.Fprintf(w, "peak requested  %s\n", bytesText(r.PeakRequestedBytes))
-	fmt.Fprintf(w, "peak reserved   %s\n", bytesText(r.PeakReservedBytes))
-	fmt.Fprintf(w, "exact           %v\n", r.Exact)
 	if r.Mismatch != "" {
-		fmt.Fprintf(w, "first difference to the record: %s\n", r.Mismatch)
+		rows = append(rows, []string{"first difference", r.Mismatch})
 	}
 	if r.OOM != nil {
-		fmt.Fprintf(w, "out of memory: %s\n", r.OOM)
+		rows = append(rows, []string{"out of memory", r.OOM.String()})
 	}
-	_, err := fmt.Fprintf(w, "retries         %d\n", r.Retries)
-	return err
+	for _, n := range r.Notes {
+		rows = append(rows, []string{"note", n})
+	}
+	p.table("lw", rows...)
+	return p.err
 }

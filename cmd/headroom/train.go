@@ -221,7 +221,7 @@ func (f *trainFlags) onDevice(ctx context.Context, dev device.Device, c train.Co
 		return train.Summary{}, planError(err)
 	}
 	fmt.Fprintf(stderr, "model   %s, %d parameters\n", c.Model, c.GPT2.Parameters())
-	writePlan(stderr, p)
+	writePlan(newPage(stderr), p)
 	t, err := train.New(dev, c, p.Chosen.Strategy)
 	if err != nil {
 		return train.Summary{}, err
