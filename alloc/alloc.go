@@ -77,6 +77,7 @@ import (
 	"math/bits"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/invariant"
@@ -137,10 +138,13 @@ type Allocator struct {
 	evictors []*Evictor
 	evicting bool
 
-	sink   trace.Sink
-	pcs    []uintptr // room for StackDepth frames
-	stacks trace.Stacks
-	quiet  uint64 // bytes to be allocated before the next stack is recorded
+	sink    trace.Sink
+	pcs     []uintptr // room for StackDepth frames
+	stacks  trace.Stacks
+	quiet   uint64    // bytes to be allocated before the next stack is recorded
+	time    int64     // of the present operation, in microseconds since 1970
+	start   time.Time // when the allocator was opened,
+	startUS int64     // … in microseconds since 1970
 }
 
 // source makes free blocks of the device's memory.
@@ -170,7 +174,8 @@ var errLimit = fmt.Errorf("%w: limit of the allocator", device.ErrOutOfMemory)
 // It fails if the granularity of the device is no power of two of 512 or more,
 // or if there is no memory for Preallocate.
 func New(dev device.Device, o Options) (*Allocator, error) {
-	a := &Allocator{dev: dev, limit: o.limit(dev.Info().Capacity), options: o}
+	a := &Allocator{dev: dev, limit: o.limit(dev.Info().Capacity), options: o, start: time.Now()}
+	a.startUS = a.start.UnixMicro()
 	for i := range 2 {
 		a.addPool(&pool{small: i == 0})
 	}
@@ -230,7 +235,7 @@ func (a *Allocator) alloc(from *pool, size uint64, p trace.Purpose, s device.Str
 	if size == 0 || int(p) >= trace.NumPurposes {
 		panic(fmt.Sprintf("alloc: Alloc of %d bytes for purpose %d", size, p))
 	}
-	a.mu.Lock()
+	a.begin()
 	defer a.unlock()
 	if a.closed {
 		return nil, errors.New("allocator is closed")
@@ -311,7 +316,7 @@ func (a *Allocator) release(b *Block) {
 // lock gives the allocator of a live block, locked.
 func (b *Block) lock(call string) *Allocator {
 	if seg := b.seg; seg != nil {
-		seg.a.mu.Lock()
+		seg.a.begin()
 		if b.state == live {
 			return seg.a
 		}
@@ -344,6 +349,31 @@ func (b *Block) Use(s device.Stream) {
 
 // Ptr is the block's first address.
 func (b *Block) Ptr() device.Ptr { return device.Ptr(b.addr) }
+
+// Handles gives the device's handles that the block lies on, in order, and its
+// offset in the first, for those who share it with another process. Without
+// virtual memory there are none.
+func (b *Block) Handles() (handles []device.Handle, offset uint64) {
+	a := b.lock("Handles")
+	defer a.unlock()
+	if a.page == 0 {
+		return nil, 0
+	}
+	pages, offset := b.pages()
+	for _, p := range pages {
+		handles = append(handles, p.handle)
+	}
+	return handles, offset
+}
+
+// pages gives the pages that the block lies on, in order, and its offset in
+// the first.
+func (b *Block) pages() (pages []*page, offset uint64) {
+	if b.view != nil {
+		return b.view.pages, b.addr - b.view.base
+	}
+	return b.seg.pages[b.seg.index(b.addr) : b.seg.index(b.end()-1)+1], b.addr & (b.seg.a.page - 1)
+}
 
 // Size is the number of bytes asked for.
 func (b *Block) Size() uint64 { return b.asked }

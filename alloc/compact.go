@@ -20,7 +20,7 @@ type Move struct{ From, To *Block }
 // page, of pools and of stitches stay where they are, and without virtual
 // memory all do.
 func (a *Allocator) Compact(movable []*Block) []Move {
-	a.mu.Lock()
+	a.begin()
 	defer a.unlock()
 	if a.page == 0 || a.closed {
 		return nil

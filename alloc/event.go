@@ -47,7 +47,7 @@ func (a *Allocator) record(action trace.Action, b *Block, frames int) {
 		}
 	}
 	if a.sink != nil {
-		a.sink.Record(trace.Event{Action: action, Purpose: b.purpose, Stream: b.stream.id, Addr: b.addr, Size: b.asked, TimeUS: now(), PCs: pcs})
+		a.sink.Record(trace.Event{Action: action, Purpose: b.purpose, Stream: b.stream.id, Addr: b.addr, Size: b.asked, TimeUS: a.time, PCs: pcs})
 	}
 }
 
@@ -66,11 +66,18 @@ func (a *Allocator) sampled(size uint64) bool {
 // stream; its events say 0, as the segments do.
 func (a *Allocator) recordRange(action trace.Action, addr, size uint64) {
 	if a.sink != nil {
-		a.sink.Record(trace.Event{Action: action, Addr: addr, Size: size, TimeUS: now()})
+		a.sink.Record(trace.Event{Action: action, Addr: addr, Size: size, TimeUS: a.time})
 	}
 }
 
-func now() int64 { return time.Now().UnixMicro() }
+// begin begins a public operation. All its events have one time: reading the
+// clock takes longer than the rest of an allocation.
+func (a *Allocator) begin() {
+	a.mu.Lock()
+	if a.sink != nil {
+		a.time = a.startUS + time.Since(a.start).Microseconds()
+	}
+}
 
 // Snapshot gives what is reserved now, as the tools of package inspect take it:
 // WritePprof makes a profile of live memory by call site of it, if stacks are

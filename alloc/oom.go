@@ -97,7 +97,7 @@ func (a *Allocator) failed(size uint64, p trace.Purpose, s *stream, err error) e
 	info := a.dev.Info()
 	if a.sink != nil {
 		a.sink.Record(trace.Event{Action: trace.OOM, Purpose: p, Stream: s.id, Addr: info.Capacity - min(info.Capacity, a.stats.Reserved),
-			Size: rounded(size), TimeUS: now(), PCs: a.callers(3)})
+			Size: rounded(size), TimeUS: a.time, PCs: a.callers(3)})
 	}
 	if err == errLimit {
 		err = nil

@@ -67,18 +67,25 @@ func (p *plain) enter(pl *pool, ptr device.Ptr, size uint64) *Block {
 }
 
 // makeRoom gives back wholly free segments, the smallest first, until size
-// bytes fit the limit. If they never would, it gives back none.
+// bytes fit the limit, and as many as size where there are so many: sizes that
+// change from step to step then don't pile up segments. If size would never
+// fit, it gives back none.
 func (p *plain) makeRoom(size uint64) error {
 	whole := p.whole()
 	var idle uint64
 	for _, seg := range whole {
 		idle += seg.size
 	}
-	if p.a.stats.Reserved-idle+size > p.a.limit {
+	reserved := p.a.stats.Reserved
+	if reserved-idle+size > p.a.limit {
 		return errLimit
 	}
+	beside := p.a.limit - size
+	if idle >= size {
+		beside = min(beside, reserved-size)
+	}
 	for _, seg := range whole {
-		if p.a.stats.Reserved+size <= p.a.limit {
+		if p.a.stats.Reserved <= beside {
 			return nil
 		}
 		if err := p.release(seg); err != nil {

@@ -26,7 +26,7 @@ const ahead = 16
 // part of it. A plan that was followed before is given up; nil ends planning.
 // It fails if the plan is for pages of another size than the device's.
 func (a *Allocator) Follow(p *Plan) error {
-	a.mu.Lock()
+	a.begin()
 	defer a.unlock()
 	return a.followPlan(p)
 }

@@ -115,10 +115,14 @@ func checkPlan(t *testing.T, p *Plan, program []Lifetime) {
 // TestFollow plays a program as planned: its pages suffice, and from the second
 // time on nothing is asked of the driver.
 func TestFollow(t *testing.T) {
+	views := uint64(0)
 	for seed := range uint64(10) {
 		program := randomLifetimes(rand.New(rand.NewPCG(seed, 2)), 150)
 		a, s := planAllocator(t, Options{})
 		plan, err := MakePlan(context.Background(), program, a.page)
+		if seed%2 == 0 {
+			plan, err = rehearse(context.Background(), program, a.page, true)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +147,11 @@ func TestFollow(t *testing.T) {
 		if st.Creates != first.Creates || st.Maps != first.Maps || st.ViewMaps != first.ViewMaps || st.Unmaps != first.Unmaps {
 			t.Errorf("seed %d: driver calls after the first time: %+v, then %+v", seed, first, st)
 		}
+		views += st.ViewMaps
 		closeAll(t, a, s)
+	}
+	if views == 0 {
+		t.Error("no plan has a block on pages that are no neighbours")
 	}
 }
 

@@ -155,12 +155,8 @@ func (r *rehearsal) play(blocks []Lifetime, m moment) error {
 // place says on which pages a block lies.
 func (r *rehearsal) place(b *Block) plannedBlock {
 	planned := plannedBlock{size: b.size}
-	var pages []*page
-	if b.view != nil {
-		pages, planned.offset = b.view.pages, b.addr-b.view.base
-	} else {
-		pages, planned.offset = b.seg.pages[b.seg.index(b.addr):b.seg.index(b.end()-1)+1], b.addr&(r.a.page-1)
-	}
+	pages, offset := b.pages()
+	planned.offset = offset
 	for _, p := range pages {
 		n, known := r.number[p]
 		if !known {

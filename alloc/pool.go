@@ -85,7 +85,7 @@ func (p *Pool) Stats() PoolStats {
 // the memory to the allocator. Blocks of the pool must not be used any more.
 // Destroy of a destroyed pool does nothing.
 func (p *Pool) Destroy() {
-	p.a.mu.Lock()
+	p.a.begin()
 	defer p.a.unlock()
 	if p.p == nil || p.a.closed {
 		return

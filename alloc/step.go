@@ -9,7 +9,7 @@ import (
 // so that later requests find it there. It fails if the limit or the device
 // does not allow that; what is reserved is then as before.
 func (a *Allocator) Reserve(size uint64) error {
-	a.mu.Lock()
+	a.begin()
 	defer a.unlock()
 	if size <= a.stats.Reserved {
 		return nil
@@ -24,7 +24,7 @@ func (a *Allocator) Reserve(size uint64) error {
 // it, and says how many bytes. Trim(0) gives back all that is wholly free. An
 // error of the device ends it; what was given back until then stays so.
 func (a *Allocator) Trim(keep uint64) (uint64, error) {
-	a.mu.Lock()
+	a.begin()
 	defer a.unlock()
 	a.settleFinished()
 	return a.trim(keep)
@@ -43,7 +43,7 @@ func (a *Allocator) trim(keep uint64) (uint64, error) {
 // steps to nothing. The requests of a plan that is followed start anew. An
 // error comes from the device; the allocator can be used on.
 func (a *Allocator) Step() error {
-	a.mu.Lock()
+	a.begin()
 	defer a.unlock()
 	a.settleFinished()
 	a.stats.Steps++

@@ -93,7 +93,7 @@ func (w *view) free() bool {
 		return false
 	}
 	for s := range w.pieces {
-		if s.seg == nil || s.seg.pool.keep {
+		if s.seg == nil || s.seg.pool.keep && s.seg.pool != w.pool {
 			return false
 		}
 		if b := s.seg.at(s.from); b.state != free || b.end() < s.to {

@@ -87,6 +87,14 @@ func (t *tables) originID(o origin) uint32 {
 	return id
 }
 
+// streamID gives the index of a stream's events without pool and notes.
+func (t *tables) streamID(stream int) uint32 {
+	if o := &t.origins[t.last]; o.stream == stream && o.pool == (PoolID{}) && o.compiled == "" && o.note == "" {
+		return t.last
+	}
+	return t.originID(origin{stream: stream})
+}
+
 // Len is the number of events.
 func (t *Trace) Len() int {
 	if len(t.chunks) == 0 {
@@ -125,14 +133,19 @@ func (t *Trace) All() iter.Seq2[int, Entry] {
 
 // row gives e with what it shares replaced by indices.
 func (t *Trace) row(e Entry) row {
+	shared := t.tables()
+	return row{
+		addr: e.Addr, size: e.Size, timeUS: e.TimeUS, action: e.Action, purpose: e.Purpose,
+		stack:  shared.stackID(e.Stack),
+		origin: shared.originID(origin{e.Stream, e.Pool, e.Compiled, e.Note}),
+	}
+}
+
+func (t *Trace) tables() *tables {
 	if t.shared == nil {
 		t.shared = newTables()
 	}
-	return row{
-		addr: e.Addr, size: e.Size, timeUS: e.TimeUS, action: e.Action, purpose: e.Purpose,
-		stack:  t.shared.stackID(e.Stack),
-		origin: t.shared.originID(origin{e.Stream, e.Pool, e.Compiled, e.Note}),
-	}
+	return t.shared
 }
 
 func (t *Trace) at(i int) *row { return &t.chunks[i/chunkRows][i%chunkRows] }

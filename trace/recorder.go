@@ -21,15 +21,25 @@ func NewRecorder(limit int) *Recorder { return &Recorder{limit: limit} }
 // Record keeps e.
 func (r *Recorder) Record(e Event) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	entry := Entry{Event: e, Stack: r.stacks.Of(e.PCs)}
+	row := r.row(&e)
 	if r.limit == 0 || r.ring.Len() < r.limit {
-		r.ring.Append(entry)
-		return
+		r.ring.add(row)
+	} else {
+		*r.ring.at(r.next) = row
+		r.next = (r.next + 1) % r.limit
+		r.dropped++
 	}
-	*r.ring.at(r.next) = r.ring.row(entry)
-	r.next = (r.next + 1) % r.limit
-	r.dropped++
+	r.mu.Unlock()
+}
+
+// row gives e as the ring holds it.
+func (r *Recorder) row(e *Event) row {
+	t := r.ring.tables()
+	row := row{addr: e.Addr, size: e.Size, timeUS: e.TimeUS, action: e.Action, purpose: e.Purpose, origin: t.streamID(e.Stream)}
+	if len(e.PCs) > 0 {
+		row.stack = t.stackID(r.stacks.Of(e.PCs))
+	}
+	return row
 }
 
 // Trace gives a copy of the events kept, oldest first. To be consistent with
