@@ -70,6 +70,13 @@ func (a *Allocator) recordRange(action trace.Action, addr, size uint64) {
 	}
 }
 
+// note tells the sink of a rung of the ladder that was taken for size bytes.
+func (a *Allocator) note(rung string, stream int, size uint64) {
+	if a.sink != nil {
+		a.sink.Record(trace.Event{Action: trace.UserDefined, Stream: stream, Size: size, TimeUS: a.time, Note: rung})
+	}
+}
+
 // begin begins a public operation. All its events have one time: reading the
 // clock takes longer than the rest of an allocation.
 func (a *Allocator) begin() {

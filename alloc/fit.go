@@ -9,6 +9,7 @@ func (a *Allocator) find(r *request) *Block {
 	if a.refresh() {
 		if b := a.ready(r); b != nil {
 			a.stats.Settles++
+			a.note("settle", r.stream.id, r.size)
 			return b
 		}
 	}

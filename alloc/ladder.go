@@ -54,9 +54,11 @@ func (a *Allocator) obtainAnywhere(r *request, err error) (*Block, error) {
 			continue
 		}
 		a.stats.Borrows++
+		a.note("borrow", r.stream.id, r.size)
 		return b, nil
 	}
 	if a.giveUpPlan() {
+		a.note("give up plan", r.stream.id, r.size)
 		return a.obtain(r)
 	}
 	return nil, err
@@ -112,6 +114,7 @@ func (a *Allocator) evict(r *request, err error) bool {
 		frees := a.stats.Frees
 		if a.ask(*e, r.size) && a.stats.Frees > frees && !a.closed {
 			a.stats.Evictions++
+			a.note("evict", r.stream.id, r.size)
 			return true
 		}
 	}

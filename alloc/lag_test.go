@@ -221,11 +221,16 @@ func (s *lagStream) advance(n int) {
 
 func (s *lagStream) ID() int                             { return s.id }
 func (s *lagStream) Launch(*device.Launch)               { s.place++ }
-func (s *lagStream) Copy(dst, src device.Ptr, n uint64)  { s.place++ }
 func (s *lagStream) Upload(dst device.Ptr, src []byte)   { s.place++ }
 func (s *lagStream) Download(dst []byte, src device.Ptr) { s.place++ }
-func (s *lagStream) Close() error                        { return s.Sync() }
-func (s *lagStream) Sync() error                         { s.Record().Sync(); return nil }
+
+func (s *lagStream) Copy(dst, src device.Ptr, n uint64) {
+	s.d.share(s, uint64(src), uint64(src)+n)
+	s.d.touch(s, uint64(dst), uint64(dst)+n)
+}
+
+func (s *lagStream) Close() error { return s.Sync() }
+func (s *lagStream) Sync() error  { s.Record().Sync(); return nil }
 
 func (s *lagStream) Record() device.Event {
 	after := maps.Clone(s.after)

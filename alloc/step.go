@@ -32,6 +32,7 @@ func (a *Allocator) Trim(keep uint64) (uint64, error) {
 
 func (a *Allocator) trim(keep uint64) (uint64, error) {
 	a.stats.Trims++
+	a.note("trim", 0, keep)
 	if keep >= a.stats.Reserved {
 		return 0, nil
 	}

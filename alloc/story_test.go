@@ -1,6 +1,7 @@
 package alloc
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/device/devicetest"
 	"github.com/headroom-go/headroom/internal/size"
 	"github.com/headroom-go/headroom/trace"
 )
@@ -22,13 +24,14 @@ var update = flag.Bool("update", false, "rewrite the expected output in testdata
 // TestStories plays the files in testdata. A file is a list of paragraphs,
 // each of commands, a line of four dashes and what they print:
 //
-//	open virtual|plain capacity=SIZE [page=SIZE] [limit=SIZE]
+//	open alias|virtual|plain capacity=SIZE [page=SIZE] [limit=SIZE]
 //	alloc NAME SIZE [stream=N] [purpose=NAME]
 //	free NAME            use NAME stream=N
 //	work NAME [stream=N]  queue work on a block
 //	pass stream=N [n=K]  let the stream do all it can, or K pieces of work
 //	trim                 close
-//	map                  the blocks of every segment, in order of address
+//	map                  the blocks of every segment, in order of address, and
+//	                     every view with the parts of segments that it shows
 //	stats                the figures that are not zero
 //	events               what the sink was told since the last time
 func TestStories(t *testing.T) {
@@ -75,6 +78,7 @@ type story struct {
 	dev    *lagging
 	a      *Allocator
 	blocks map[string]*Block
+	calls  *devicetest.Failing // counts driver calls, of which none fails
 	events *trace.Recorder
 }
 
@@ -117,7 +121,7 @@ func (s *story) command(out *strings.Builder, words []string) {
 	plain, named := args(words)
 	switch plain[0] {
 	case "open":
-		s.open(plain[1] == "virtual", named)
+		s.open(plain[1], named)
 	case "alloc":
 		s.alloc(out, plain[1], s.size(plain[2]), named)
 	case "free":
@@ -146,7 +150,11 @@ func (s *story) command(out *strings.Builder, words []string) {
 		}
 	case "events":
 		for _, e := range s.events.Trace().All() {
-			fmt.Fprintf(out, "%v %s %s stream=%d\n", e.Action, e.Purpose, size.Format(e.Size), e.Stream)
+			what := e.Action.String()
+			if e.Note != "" {
+				what = "note " + e.Note
+			}
+			fmt.Fprintf(out, "%s %s %s stream=%d\n", what, e.Purpose, size.Format(e.Size), e.Stream)
 		}
 		s.events.Reset()
 	case "close":
@@ -171,12 +179,13 @@ func (s *story) check() {
 	}
 }
 
-func (s *story) open(virtual bool, named map[string]string) {
-	s.dev = newLagging(s.t, device.NullOptions{Capacity: s.size(named["capacity"]), Virtual: virtual, Granularity: s.size(named["page"])})
+func (s *story) open(kind string, named map[string]string) {
+	s.dev = newLagging(s.t, device.NullOptions{Capacity: s.size(named["capacity"]), Virtual: kind != "plain", Alias: kind == "alias", Granularity: s.size(named["page"])})
+	s.calls = devicetest.Fail(s.dev, devicetest.Any, 0, nil)
 	s.events = trace.NewRecorder(0)
 	s.blocks = map[string]*Block{}
 	var err error
-	if s.a, err = New(s.dev, Options{Limit: s.size(named["limit"]), Sink: s.events}); err != nil {
+	if s.a, err = New(s.calls, Options{Limit: s.size(named["limit"]), Sink: s.events}); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -189,7 +198,7 @@ func (s *story) alloc(out *strings.Builder, name string, n uint64, named map[str
 		}
 	}
 	stream := s.stream(named["stream"])
-	place := stream.place
+	place, calls := stream.place, s.calls.Calls(devicetest.Any)
 	b, err := s.a.Alloc(n, purpose, stream)
 	if err != nil {
 		fmt.Fprintf(out, "%s: %v\n", name, err)
@@ -201,20 +210,38 @@ func (s *story) alloc(out *strings.Builder, name string, n uint64, named map[str
 	if stream.place > place {
 		fmt.Fprintf(out, ", after %d waits", stream.place-place)
 	}
+	if calls = s.calls.Calls(devicetest.Any) - calls; b.view != nil && calls == 0 {
+		fmt.Fprint(out, ", without a driver call")
+	}
 	fmt.Fprintln(out)
 	s.dev.touch(stream, b.addr, b.end())
 }
 
-// address is the number of the segment and the offset in it.
+// address is the number of the segment or the view and the offset in it.
 func (s *story) address(b *Block) string {
+	if b.view != nil {
+		return fmt.Sprintf("view %d:%s", slices.Index(s.views(), b.view), size.Exact(b.addr-b.view.base))
+	}
 	return fmt.Sprintf("%d:%s", slices.Index(s.a.segments, b.seg), size.Exact(b.addr-b.seg.base))
 }
 
-// draw writes a line for each segment: names or states, and sizes.
+// views lists the views in the order of their addresses, as they were made.
+func (s *story) views() []*view {
+	return slices.SortedFunc(s.a.views.all, func(x, y *view) int { return cmp.Compare(x.base, y.base) })
+}
+
+// draw writes a line for each segment: names or states, and sizes; and one for
+// each view: its block, and where the parts are at home.
 func (s *story) draw(out *strings.Builder) {
 	names := map[*Block]string{}
 	for name, b := range s.blocks {
 		names[b] = name
+	}
+	lent := map[*Block]string{}
+	for _, w := range s.views() {
+		for _, b := range w.lent {
+			lent[b] = " to " + names[&w.block]
+		}
 	}
 	for i, seg := range s.a.segments {
 		kind := "large"
@@ -223,15 +250,30 @@ func (s *story) draw(out *strings.Builder) {
 		}
 		fmt.Fprintf(out, "%d %s", i, kind)
 		for b := seg.first; b != nil; b = b.next {
-			what := b.state.String()
-			if b.state == live || b.state == pending {
-				what = names[b]
-			}
-			if b.state == pending {
-				what += " pending"
-			}
-			fmt.Fprintf(out, " [%s %s]", what, size.Exact(b.size))
+			fmt.Fprintf(out, " [%s%s %s]", inWords(b, names), lent[b], size.Exact(b.size))
 		}
 		fmt.Fprintln(out)
 	}
+	for i, w := range s.views() {
+		what := "idle"
+		if w.block.state != free {
+			what = inWords(&w.block, names)
+		}
+		fmt.Fprintf(out, "view %d [%s %s]:", i, what, size.Exact(w.block.size))
+		for p := range w.pieces {
+			fmt.Fprintf(out, " %s at %d:%s", size.Exact(p.size()), slices.Index(s.a.segments, p.seg), size.Exact(p.from-p.seg.base))
+		}
+		fmt.Fprintln(out)
+	}
+}
+
+// inWords is the name of a block in use, and the state of others.
+func inWords(b *Block, names map[*Block]string) string {
+	switch b.state {
+	case live:
+		return names[b]
+	case pending:
+		return names[b] + " pending"
+	}
+	return b.state.String()
 }

@@ -149,6 +149,7 @@ func (a *Allocator) order(t *stream, uses []use) {
 		}
 		t.dev.Wait(m.event)
 		a.stats.Waits++
+		a.note("wait", t.id, 0)
 		if u.stream >= len(t.seen) {
 			t.seen = append(t.seen, make([]uint64, u.stream+1-len(t.seen))...)
 		}
@@ -167,6 +168,7 @@ func (a *Allocator) sync(uses []use) {
 		if !m.event.Done() {
 			m.event.Sync()
 			a.stats.Syncs++
+			a.note("sync", u.stream, 0)
 		}
 		s.pass(m.tick)
 	}

@@ -141,6 +141,7 @@ func (v *virtual) kept(r request) *Block {
 	for _, w := range slices.Backward(v.a.views.bySize[r.size]) {
 		if w.pool == r.pool && w.free() {
 			v.a.stats.Reuses++
+			v.a.note("reuse stitch", r.stream.id, r.size)
 			return w.take()
 		}
 	}
@@ -169,6 +170,7 @@ func (v *virtual) see(p *pool, pages []*page, offset, size uint64) (*view, error
 		pg.views++
 	}
 	a.stats.Stitches++
+	a.note("stitch", 0, size)
 	a.stats.ViewMaps += uint64(len(pages))
 	return w, nil
 }

@@ -11,7 +11,6 @@ type Entry struct {
 	Stack    *Stack // where it happened; nil if not recorded
 	Pool     PoolID // of a PyTorch allocator
 	Compiled string // PyTorch's compile_context: what torch.compile ran; empty if nothing
-	Note     string // PyTorch's user_metadata: what the program said; empty if nothing
 }
 
 // Trace is the events of one device, oldest first. An event takes 40 bytes
@@ -112,11 +111,10 @@ func (t *Trace) Entry(i int) Entry {
 	r := t.at(i)
 	o := &t.shared.origins[r.origin]
 	return Entry{
-		Event:    Event{Action: r.action, Purpose: r.purpose, Stream: o.stream, Addr: r.addr, Size: r.size, TimeUS: r.timeUS},
+		Event:    Event{Action: r.action, Purpose: r.purpose, Stream: o.stream, Addr: r.addr, Size: r.size, TimeUS: r.timeUS, Note: o.note},
 		Stack:    t.shared.stacks[r.stack],
 		Pool:     o.pool,
 		Compiled: o.compiled,
-		Note:     o.note,
 	}
 }
 

@@ -15,8 +15,8 @@ func TestTraceAgainstSlice(t *testing.T) {
 	var want []Entry
 	for range 60 {
 		for range r.IntN(chunkRows / 2) {
-			e := Entry{Stack: stacks[r.IntN(len(stacks))], Pool: PoolID{uint64(r.IntN(2)), 0}, Note: []string{"", "n"}[r.IntN(2)],
-				Event: Event{Action: Action(r.IntN(3)), Purpose: Purpose(r.IntN(3)), Stream: r.IntN(3) - 1, Addr: r.Uint64(), Size: r.Uint64(), TimeUS: int64(r.Uint64())}}
+			e := Entry{Stack: stacks[r.IntN(len(stacks))], Pool: PoolID{uint64(r.IntN(2)), 0},
+				Event: Event{Action: Action(r.IntN(3)), Purpose: Purpose(r.IntN(3)), Stream: r.IntN(3) - 1, Addr: r.Uint64(), Size: r.Uint64(), TimeUS: int64(r.Uint64()), Note: []string{"", "n"}[r.IntN(2)]}}
 			tr.Append(e)
 			want = append(want, e)
 		}

@@ -36,6 +36,9 @@ func (r *Recorder) Record(e Event) {
 func (r *Recorder) row(e *Event) row {
 	t := r.ring.tables()
 	row := row{addr: e.Addr, size: e.Size, timeUS: e.TimeUS, action: e.Action, purpose: e.Purpose, origin: t.streamID(e.Stream)}
+	if e.Note != "" {
+		row.origin = t.originID(origin{stream: e.Stream, note: e.Note})
+	}
 	if len(e.PCs) > 0 {
 		row.stack = t.stackID(r.stacks.Of(e.PCs))
 	}

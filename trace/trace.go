@@ -95,7 +95,7 @@ const (
 	SegmentUnmap                // handles were unmapped from a range
 	OOM                         // a request failed
 	SnapshotTaken               // the program took a snapshot
-	UserDefined                 // the program said something: see Entry.Note
+	UserDefined                 // the program said something: see Event.Note
 	Unknown                     // an action that is not of this list
 )
 
@@ -121,6 +121,7 @@ type Event struct {
 	Addr    uint64    // the block or range; for OOM the bytes free on the device
 	Size    uint64    // Alloc and Free…: bytes asked for; Segment…: bytes of the range; OOM: bytes asked for
 	TimeUS  int64     // microseconds since 1970
+	Note    string    // what the program or the allocator said (PyTorch's user_metadata); empty if nothing
 	PCs     []uintptr // the call stack, innermost first; nil if not recorded. The receiver copies it.
 }
 
