@@ -84,7 +84,7 @@ func (v *virtual) grow(r request) (*Block, error) {
 	if err != nil {
 		return nil, err
 	}
-	if st := v.stitch(&r); st != nil && (st.whole < s.whole || st.whole == s.whole && s.created == 0) {
+	if st := v.stitch(&r); st != nil && v.prefer(st, &s) {
 		if b, err := v.sew(&r, st); err == nil {
 			return b, nil
 		}
@@ -99,6 +99,15 @@ func (v *virtual) grow(r request) (*Block, error) {
 		return nil, err
 	}
 	return v.a.cut(s.block(s.at), s.at, s.end), nil
+}
+
+// prefer says whether to stitch: if that uses up fewer whole pages; and, if it
+// uses as many, where nothing is created, since lending pages needs no wait and
+// they return when the block is freed, and for large blocks, which are few: a
+// repeating step then finds them stitched.
+func (v *virtual) prefer(st *stitch, s *spot) bool {
+	const large = 128 // pages
+	return st.whole < s.whole || st.whole == s.whole && (s.created == 0 || st.size >= large*v.a.page)
 }
 
 // supply creates n pages and then does what needs them; when one fails, all is

@@ -47,15 +47,25 @@ func TestFragmentation(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d files, %v", len(files), err)
 	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "trace\treserved/live\tplanned\tPyTorch\tcreates\tmaps\tunmaps\tview maps\treused\twaits\tsyncs\tµs/alloc\t2nd half: creates\tmaps\tview maps\twaits\tsyncs\tµs/alloc\tlast call at\t")
-	var online, planned ratios
+	var histories []*inspect.History
 	for _, file := range files {
-		o, p := fragmentation(t, w, file)
-		online, planned = append(online, o), append(planned, p)
+		s, err := trace.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		histories = append(histories, inspect.NewHistory(s, 0))
 	}
-	w.Flush()
-	fmt.Printf("online: %v\nplanned: %v\n", online, planned)
+	for _, policy := range []inspect.Policy{inspect.Headroom, inspect.Planned, inspect.PyTorch} {
+		w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintf(w, "%s\treserved/live\tcreates\tmaps\tunmaps\tview maps\twaits\tsyncs\tµs/alloc\tin the 2nd half: creates\tmaps\tview maps\twaits\tsyncs\tµs/alloc\tlast call at\t\n", policy)
+		var all ratios
+		for i, h := range histories {
+			name := strings.TrimSuffix(filepath.Base(files[i]), ".pickle.gz")
+			all = append(all, fragmentation(t, w, name, h, policy))
+		}
+		w.Flush()
+		fmt.Printf("%s: %v\n\n", policy, all)
+	}
 }
 
 // ratios are those of several traces.
@@ -69,21 +79,11 @@ func (r ratios) String() string {
 	return fmt.Sprintf("geometric mean %.5f, worst %.5f", math.Exp(sum/float64(len(r))), slices.Max(r))
 }
 
-// fragmentation writes the line of a trace and gives its ratios without and
-// with a plan.
-func fragmentation(t *testing.T, w *tabwriter.Writer, file string) (online, planned float64) {
-	s, err := trace.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := inspect.NewHistory(s, 0)
-	pytorch, err := h.Replay(inspect.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+// fragmentation writes the line of a trace under a policy and gives its ratio.
+func fragmentation(t *testing.T, w *tabwriter.Writer, name string, h *inspect.History, policy inspect.Policy) float64 {
 	var half, end alloc.Stats
 	last := 0 // event with a call of the driver
-	r, err := h.Replay(inspect.Options{Policy: inspect.Headroom, Observe: func(i int, s alloc.Stats) {
+	r, err := h.Replay(inspect.Options{Policy: policy, Observe: func(i int, s alloc.Stats) {
 		if cost(s) > cost(end) || s.Syncs > end.Syncs {
 			last = i
 		}
@@ -94,17 +94,14 @@ func fragmentation(t *testing.T, w *tabwriter.Writer, file string) (online, plan
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := h.Replay(inspect.Options{Policy: inspect.Planned})
-	if err != nil {
-		t.Fatal(err)
+	ratio := float64(r.PeakReservedBytes) / float64(r.PeakLiveBytes)
+	if policy == inspect.PyTorch {
+		fmt.Fprintf(w, "%s\t%.5f\t\n", name, ratio)
+		return ratio
 	}
-	fmt.Fprintf(w, "%s\t%.5f\t%.5f\t%.4f\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.2f\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.1f %%\t\n",
-		strings.TrimSuffix(filepath.Base(file), ".pickle.gz"), ratio(r), ratio(p), ratio(pytorch),
-		end.Creates, end.Maps, end.Unmaps, end.ViewMaps, end.Reuses, end.Waits, end.Syncs, cost(end)/float64(end.Allocs),
+	fmt.Fprintf(w, "%s\t%.5f\t%d\t%d\t%d\t%d\t%d\t%d\t%.2f\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.1f %%\t\n", name, ratio,
+		end.Creates, end.Maps, end.Unmaps, end.ViewMaps, end.Waits, end.Syncs, cost(end)/float64(end.Allocs),
 		end.Creates-half.Creates, end.Maps-half.Maps, end.ViewMaps-half.ViewMaps, end.Waits-half.Waits, end.Syncs-half.Syncs,
 		(cost(end)-cost(half))/float64(max(1, end.Allocs-half.Allocs)), 100*float64(last)/float64(h.Len()))
-	return ratio(r), ratio(p)
+	return ratio
 }
-
-// ratio is reserved / live at their peaks.
-func ratio(r *inspect.Result) float64 { return float64(r.PeakReservedBytes) / float64(r.PeakLiveBytes) }
