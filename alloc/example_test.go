@@ -144,3 +144,23 @@ func ExampleAllocator_Compact() {
 	fmt.Println(len(moves), "blocks moved,", freed>>20, "MiB given back,", a.Stats().Reserved>>20, "MiB reserved")
 	// Output: 7 blocks moved, 14 MiB given back, 6 MiB reserved
 }
+
+func ExampleStats_Summary() {
+	a, stream := open(alloc.Options{})
+	w, _ := a.Alloc(3<<20, trace.Parameter, stream)
+	b, _ := a.Alloc(2<<20, trace.Activation, stream)
+	b.Free()
+	fmt.Println(a.Stats().Summary())
+	w.Free()
+	// Output:
+	//               now  peak
+	//         live  3MiB  5MiB
+	//    parameter  3MiB  3MiB
+	//   activation    0B  2MiB
+	//     reserved  6MiB  6MiB
+	// 1 live blocks of 3MiB asked for; 0B pending, 3MiB cached
+	// allocs_total 2
+	// frees_total 1
+	// maps_total 3
+	// creates_total 3
+}

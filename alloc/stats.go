@@ -1,6 +1,13 @@
 package alloc
 
-import "github.com/headroom-go/headroom/trace"
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/headroom-go/headroom/internal/size"
+	"github.com/headroom-go/headroom/trace"
+)
 
 // PurposeBytes is a number of bytes for each purpose.
 type PurposeBytes [trace.NumPurposes]uint64
@@ -102,6 +109,32 @@ func (s Stats) Table() []Stat {
 			Stat{name + "_bytes_at_peak", "Live bytes of purpose " + name + " at the moment of peak_live_bytes.", s.PeakByPurpose[p]})
 	}
 	return table
+}
+
+// Summary writes the figures for people: bytes now and at their peaks, live
+// bytes by purpose, and the counters that are not zero.
+func (s Stats) Summary() string {
+	var out strings.Builder
+	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	row := func(name string, now, peak uint64) {
+		fmt.Fprintf(w, "%s\t%s\t%s\t\n", name, size.Format(now), size.Format(peak))
+	}
+	fmt.Fprintln(w, "\tnow\tpeak\t")
+	row("live", s.Live, s.PeakLive)
+	for p := range trace.Purpose(trace.NumPurposes) {
+		if by := s.ByPurpose[p]; by.Peak > 0 {
+			row(p.String(), by.Live, by.Peak)
+		}
+	}
+	row("reserved", s.Reserved, s.PeakReserved)
+	w.Flush()
+	fmt.Fprintf(&out, "%d live blocks of %s asked for; %s pending, %s cached\n", s.Blocks, size.Format(s.Requested), size.Format(s.Pending), size.Format(s.Cached))
+	for _, r := range statTable {
+		if n := r.value(&s); n > 0 && strings.HasSuffix(r.name, "_total") {
+			fmt.Fprintf(&out, "%s %d\n", r.name, n)
+		}
+	}
+	return out.String()
 }
 
 // alloc counts a block that was handed out.
