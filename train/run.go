@@ -90,15 +90,31 @@ func (r *Run) Resume(c *Checkpoint) error {
 	return cutMetrics(r.metricsPath(), c.State.Step)
 }
 
+// openMetrics opens and locks the file of metrics, empty for a new run, and
+// removes what killed runs left half written.
+func (r *Run) openMetrics() (*os.File, error) {
+	f, err := os.OpenFile(r.metricsPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	err = lock(f)
+	if err == nil && !r.resumed {
+		err = f.Truncate(0)
+	}
+	if err == nil {
+		err = atomicfile.Clean(r.Dir)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 // Do trains up to the configuration's number of steps, writes metrics as it
 // goes, and the checkpoint, the model and the snapshot of a step. When ctx is
 // cancelled it finishes the step, saves, and returns with Interrupted set.
 func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
-	mode := os.O_CREATE | os.O_WRONLY | os.O_APPEND
-	if !r.resumed {
-		mode |= os.O_TRUNC
-	}
-	metrics, err := os.OpenFile(r.metricsPath(), mode, 0o644)
+	metrics, err := r.openMetrics()
 	if err != nil {
 		return Outcome{}, err
 	}

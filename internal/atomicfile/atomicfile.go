@@ -4,7 +4,7 @@
 // The new content goes to a temporary file in the same folder, which is
 // flushed to the disk and then renamed over the old file; last, the folder is
 // flushed, so that the rename is on the disk too. A process killed in between
-// leaves a file named .headroom-*.tmp beside the old one.
+// leaves a file named .headroom-*.tmp beside the old one, which Clean removes.
 package atomicfile
 
 import (
@@ -33,6 +33,16 @@ func Write(path string, write func(w io.Writer) error) error {
 		remove:  os.Remove,
 		syncDir: syncDir,
 	}.write(path, write)
+}
+
+// Clean removes the temporary files that killed processes left in a folder. No
+// other process may be writing there.
+func Clean(dir string) error {
+	left, err := filepath.Glob(filepath.Join(dir, ".headroom-*.tmp"))
+	for _, name := range left {
+		err = errors.Join(err, os.Remove(name))
+	}
+	return err
 }
 
 // system is what Write asks of the operating system, so that tests can let

@@ -1,0 +1,44 @@
+//go:build unix
+
+package train
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestOneRunPerFolder opens the metrics of a folder twice, beside what a killed
+// run left.
+func TestOneRunPerFolder(t *testing.T) {
+	r := &Run{Dir: t.TempDir()}
+	left := filepath.Join(r.Dir, ".headroom-X.tmp")
+	if err := os.WriteFile(left, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	first, err := r.openMetrics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(left); err == nil {
+		t.Error("a half-written file is still there")
+	}
+	if _, err := first.WriteString("line\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.openMetrics(); err == nil || !strings.Contains(err.Error(), "another run") {
+		t.Errorf("a second run: %v", err)
+	}
+	if i, err := os.Stat(r.metricsPath()); err != nil || i.Size() != 5 {
+		t.Errorf("the second run changed the first one's metrics: %v, %v", i, err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second, err := r.openMetrics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.Close()
+}
