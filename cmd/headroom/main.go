@@ -30,6 +30,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		err = errors.New("interrupted before there was anything to save")
+	}
 	fmt.Fprintln(stderr, "headroom:", err)
 	if errors.As(err, new(usageError)) {
 		return 2

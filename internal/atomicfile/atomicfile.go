@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Write replaces the file at path, or creates it, with what write writes. An
@@ -38,9 +39,11 @@ func Write(path string, write func(w io.Writer) error) error {
 // Clean removes the temporary files that killed processes left in a folder. No
 // other process may be writing there.
 func Clean(dir string) error {
-	left, err := filepath.Glob(filepath.Join(dir, ".headroom-*.tmp"))
-	for _, name := range left {
-		err = errors.Join(err, os.Remove(name))
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if name := e.Name(); strings.HasPrefix(name, ".headroom-") && strings.HasSuffix(name, ".tmp") {
+			err = errors.Join(err, os.Remove(filepath.Join(dir, name)))
+		}
 	}
 	return err
 }
