@@ -347,6 +347,9 @@ func (b *Block) Use(s device.Stream) {
 	}
 }
 
+// Allocator is the one that the block is live in.
+func (b *Block) Allocator() *Allocator { return b.seg.a }
+
 // Ptr is the block's first address.
 func (b *Block) Ptr() device.Ptr { return device.Ptr(b.addr) }
 

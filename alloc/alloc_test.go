@@ -48,8 +48,14 @@ func mustPanic(t *testing.T, want string, f func()) {
 // TestDeterminism checks that addresses and peaks of a one-stream program do
 // not depend on how far the device has come.
 func TestDeterminism(t *testing.T) {
+	for _, alias := range []bool{false, true} {
+		t.Run(fmt.Sprintf("alias=%v", alias), func(t *testing.T) { determinism(t, alias) })
+	}
+}
+
+func determinism(t *testing.T, alias bool) {
 	run := func(pace uint64) (addresses []uint64, peak Stats) {
-		dev := newLagging(t, device.NullOptions{Capacity: 96 << 20, Virtual: true})
+		dev := newLagging(t, device.NullOptions{Capacity: 96 << 20, Virtual: true, Alias: alias})
 		a, err := New(dev, Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -63,7 +69,7 @@ func TestDeterminism(t *testing.T) {
 				i := r.IntN(len(live))
 				live[i].Free()
 				live = slices.Delete(live, i, i+1)
-			} else if b, err := a.Alloc(1+r.Uint64N(8<<20>>r.IntN(16)), trace.Other, s); err == nil {
+			} else if b, err := a.Alloc(randomSize(r), trace.Other, s); err == nil {
 				live = append(live, b)
 				addresses = append(addresses, b.addr)
 				dev.touch(s, b.addr, b.end())
@@ -80,8 +86,8 @@ func TestDeterminism(t *testing.T) {
 		return addresses, peak
 	}
 	addresses, stats := run(0)
-	if stats.Unmaps == 0 || stats.OOMs == 0 {
-		t.Fatalf("the program moves no pages or fits: %+v", stats)
+	if stats.Unmaps == 0 || stats.OOMs == 0 || alias != (stats.Stitches > 0 && stats.Reuses > 0) {
+		t.Fatalf("the program moves no pages, fits, or stitches nothing: %+v", stats)
 	}
 	for pace := range uint64(4) {
 		gotAddresses, gotStats := run(pace)
@@ -89,6 +95,14 @@ func TestDeterminism(t *testing.T) {
 			t.Errorf("pace %d: figures %+v, first run %+v; addresses equal: %v", pace, gotStats, stats, slices.Equal(gotAddresses, addresses))
 		}
 	}
+}
+
+// randomSize gives sizes of up to 8 MiB, some again and again.
+func randomSize(r *rand.Rand) uint64 {
+	if r.IntN(4) == 0 {
+		return 5 << 20 >> r.IntN(2)
+	}
+	return 1 + r.Uint64N(8<<20>>r.IntN(16))
 }
 
 // TestHotPathAllocatesNothing counts allocations of Go memory per operation
@@ -112,6 +126,10 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 		if n := testing.AllocsPerRun(1000, f); n != 0 {
 			t.Errorf("%s: %v allocations per operation", name, n)
 		}
+	}
+	view, s2, x := stitched(t, Options{})
+	if n := testing.AllocsPerRun(1000, func() { x.Free(); x = mustAlloc(t, view, 2*mib, s2) }); n != 0 || view.Stats().Reuses < 1000 {
+		t.Errorf("stitched: %v allocations per operation", n)
 	}
 	second, _ := a.Device().NewStream()
 	if n := testing.AllocsPerRun(1000, func() { b := mustAlloc(t, a, 2<<20, s); b.Use(second); b.Free() }); n != 0 {
@@ -212,9 +230,13 @@ func hammer(t *testing.T, a *Allocator, s device.Stream) {
 
 // TestEventsTellTheStory rebuilds live and reserved bytes from the events alone.
 func TestEventsTellTheStory(t *testing.T) {
-	for _, noVirtual := range []bool{false, true} {
+	for _, kind := range []string{"alias", "virtual", "plain"} {
 		rec := trace.NewRecorder(0)
-		a, s := open(t, 64<<20, Options{NoVirtual: noVirtual, Sink: rec, StackDepth: 8})
+		o := Options{NoVirtual: kind == "plain", Sink: rec, StackDepth: 8}
+		a, s := open(t, 64<<20, o)
+		if kind == "alias" {
+			a, s = aliased(t, o)
+		}
 		r := rand.New(rand.NewPCG(9, 9))
 		var blocks []*Block
 		for range 2000 {
@@ -222,7 +244,7 @@ func TestEventsTellTheStory(t *testing.T) {
 				i := r.IntN(len(blocks))
 				blocks[i].Free()
 				blocks = slices.Delete(blocks, i, i+1)
-			} else if b, err := a.Alloc(1+r.Uint64N(16<<20>>r.IntN(12)), trace.Purpose(r.IntN(trace.NumPurposes)), s); err == nil {
+			} else if b, err := a.Alloc(randomSize(r), trace.Purpose(r.IntN(trace.NumPurposes)), s); err == nil {
 				blocks = append(blocks, b)
 			}
 		}
@@ -254,7 +276,10 @@ func TestEventsTellTheStory(t *testing.T) {
 		if requested != st.Requested || reserved != st.Reserved || told[trace.Alloc] != st.Allocs || told[trace.FreeCompleted] != st.Frees || told[trace.OOM] != st.OOMs || st.OOMs == 0 {
 			t.Errorf("events give requested %d, reserved %d, %v; figures %+v", requested, reserved, told, st)
 		}
-		sameAsSegments(t, a.Segments(), live, st, noVirtual)
+		sameAsSegments(t, a.Segments(), live, st, kind == "plain")
+		if kind == "alias" && (st.Stitches == 0 || st.Reuses == 0) {
+			t.Errorf("nothing was stitched and used again: %+v", st)
+		}
 	}
 }
 
@@ -579,8 +604,8 @@ func TestTreeAgainstList(t *testing.T) {
 	if !slices.Equal(tr.collect(nil, 0), list) || tr.last() != list[len(list)-1] {
 		t.Error("the tree does not list its blocks in order")
 	}
-	for _, root := range tr.roots {
-		if depth := height(root); depth > 40 {
+	for i := tr.next(0); i >= 0; i = tr.next(i + 1) {
+		if depth := height(*tr.root(i)); depth > 40 {
 			t.Errorf("%d blocks are %d deep", len(list), depth)
 		}
 	}

@@ -3,6 +3,7 @@ package alloc
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/headroom-go/headroom/device"
@@ -11,12 +12,12 @@ import (
 )
 
 // benchAllocator opens an allocator of a large null device with streams.
-func benchAllocator(b *testing.B, streams int) (*Allocator, []device.Stream) {
-	dev, err := device.OpenNull(device.NullOptions{Capacity: 80 << 30, Virtual: true})
+func benchAllocator(b *testing.B, streams int, o Options) (*Allocator, []device.Stream) {
+	dev, err := device.OpenNull(device.NullOptions{Capacity: 80 << 30, Virtual: true, Alias: true})
 	if err != nil {
 		b.Fatal(err)
 	}
-	a, err := New(dev, Options{})
+	a, err := New(dev, o)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -41,7 +42,7 @@ func mustAlloc(b testing.TB, a *Allocator, n uint64, s device.Stream) *Block {
 func BenchmarkReuse(b *testing.B) {
 	for _, n := range []uint64{512, 64 << 10, 1 << 20, 4 << 20, 64 << 20} {
 		b.Run(size.Exact(n), func(b *testing.B) {
-			a, s := benchAllocator(b, 1)
+			a, s := benchAllocator(b, 1, Options{})
 			mustAlloc(b, a, n, s[0]).Free()
 			b.ReportAllocs()
 			for b.Loop() {
@@ -60,7 +61,7 @@ func BenchmarkRandom(b *testing.B) {
 		streams int
 	}{{64, 2 << 20, 1}, {1000, 8 << 20, 1}, {4000, 8 << 20, 1}, {1000, 128 << 20, 1}, {1000, 8 << 20, 2}} {
 		b.Run(fmt.Sprintf("blocks=%d/upto=%s/streams=%d", c.blocks, size.Exact(c.most), c.streams), func(b *testing.B) {
-			a, s := benchAllocator(b, c.streams)
+			a, s := benchAllocator(b, c.streams, Options{})
 			r := rand.New(rand.NewPCG(1, 2))
 			blocks := make([]*Block, c.blocks)
 			next := func() *Block { return mustAlloc(b, a, 1+r.Uint64N(c.most), s[r.IntN(len(s))]) }
@@ -81,6 +82,85 @@ func BenchmarkRandom(b *testing.B) {
 			st := a.Stats()
 			b.ReportMetric(float64(st.PeakReserved)/float64(st.PeakLive), "reserved/live")
 			b.ReportMetric(float64(st.Maps)/float64(st.Allocs), "maps/alloc")
+		})
+	}
+}
+
+// BenchmarkEvents is BenchmarkReuse of 4 MiB with history: events are kept in a
+// ring, the second time with stacks.
+func BenchmarkEvents(b *testing.B) {
+	for _, depth := range []int{0, 16} {
+		b.Run(fmt.Sprintf("stacks=%d", depth), func(b *testing.B) {
+			a, s := benchAllocator(b, 1, Options{Sink: trace.NewRecorder(100_000), StackDepth: depth})
+			for range 50_000 { // until the ring is full
+				mustAlloc(b, a, 4<<20, s[0]).Free()
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				mustAlloc(b, a, 4<<20, s[0]).Free()
+			}
+		})
+	}
+}
+
+// BenchmarkGoroutines lets goroutines with streams and blocks of their own
+// share an allocator. An operation is one of any of them.
+func BenchmarkGoroutines(b *testing.B) {
+	for _, n := range []int{1, 4} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			a, streams := benchAllocator(b, n, Options{})
+			work := func(s device.Stream, times int) {
+				r := rand.New(rand.NewPCG(1, uint64(s.ID())))
+				blocks := make([]*Block, 64)
+				for i := range times {
+					j := i % len(blocks)
+					if blocks[j] != nil {
+						blocks[j].Free()
+					}
+					blocks[j] = mustAlloc(b, a, 1+r.Uint64N(2<<20), s)
+				}
+				for _, block := range blocks {
+					if block != nil {
+						block.Free()
+					}
+				}
+			}
+			for _, s := range streams { // until it grows no more
+				work(s, 5000)
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			var wg sync.WaitGroup
+			for _, s := range streams {
+				wg.Go(func() { work(s, b.N/n) })
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// BenchmarkStitched frees a stitched block and takes it again.
+func BenchmarkStitched(b *testing.B) {
+	for _, holes := range []int{2, 64} {
+		b.Run(fmt.Sprintf("holes=%d", holes), func(b *testing.B) {
+			a, s := benchAllocator(b, 1, Options{})
+			list := make([]*Block, holes)
+			for i := range list {
+				list[i] = mustAlloc(b, a, 2<<20, s[0])
+				mustAlloc(b, a, 2<<20, s[0])
+			}
+			for _, hole := range list {
+				hole.Free()
+			}
+			n := uint64(holes) * 2 << 20
+			mustAlloc(b, a, n, s[0]).Free()
+			b.ReportAllocs()
+			for b.Loop() {
+				mustAlloc(b, a, n, s[0]).Free()
+			}
+			if st := a.Stats(); st.Stitches != 1 || st.Reuses < uint64(b.N) {
+				b.Errorf("figures %+v", st)
+			}
 		})
 	}
 }

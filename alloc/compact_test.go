@@ -38,6 +38,9 @@ func TestCompactKeepsContent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if !dev.Info().Virtual {
+		t.Skip("this build's host has no virtual memory: no block can move")
+	}
 	a, err := New(dev, Options{})
 	if err != nil {
 		t.Fatal(err)

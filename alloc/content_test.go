@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/internal/invariant"
 	"github.com/headroom-go/headroom/trace"
 )
 
@@ -36,7 +37,7 @@ func TestContent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if st := fill(t, dev); st.Unmaps == 0 || st.Stitches == 0 || st.Reuses == 0 {
+		if st := fill(t, dev); st.Stitches == 0 || !invariant.Enabled && (st.Unmaps == 0 || st.Reuses == 0) {
 			t.Errorf("nothing was moved, stitched or used again: %+v", st)
 		}
 	})
@@ -64,7 +65,11 @@ func fill(t *testing.T, dev device.Device) Stats {
 	var live []content
 	text, back := numbers(contentCapacity), make([]byte, contentCapacity)
 	sizes := []uint64{1 << 20, 3 << 20, 5 << 19, 9 << 20} // that come again and again
-	for i := range 300 {
+	rounds := 300
+	if invariant.Enabled { // which takes its time
+		rounds = 120
+	}
+	for i := range rounds {
 		s := streams[r.IntN(2)]
 		size := 1 + r.Uint64N(6<<20>>r.IntN(10))
 		if r.IntN(2) == 0 {

@@ -97,14 +97,20 @@ func (v *virtual) planned(p *planned, i int) *Block {
 
 // plannedAt gives the block at an address of a plan if it is free.
 func (v *virtual) plannedAt(seg *segment, at, size uint64) *Block {
-	if !v.ensure(seg, at, at+size) {
+	if !seg.idleIn(at, at+size) || !v.ensure(seg, at, at+size) {
 		return nil
 	}
-	b := seg.at(at)
-	if b.state != free || b.end() < at+size {
-		return nil
+	return v.a.cut(seg.at(at), at, at+size)
+}
+
+// idleIn says whether no byte of [from, to) is in use.
+func (s *segment) idleIn(from, to uint64) bool {
+	for b := s.at(from); b != nil && b.addr < to; b = b.next {
+		if !b.idle() {
+			return false
+		}
 	}
-	return v.a.cut(b, at, at+size)
+	return true
 }
 
 // ensure backs the pages of [from, to), and says whether that could be done.

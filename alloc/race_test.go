@@ -64,7 +64,7 @@ func bustle(t *testing.T, a *Allocator, streams []device.Stream, seed uint64) {
 	written := make([]device.Event, 0, 8)
 	pool := a.NewPool(PoolOptions{})
 	text := numbers(1 << 20)[seed<<16:] // of which nobody else writes
-	for range 120 {
+	for range 80 {
 		s := streams[r.IntN(len(streams))]
 		switch n := r.IntN(20); {
 		case n < 10 && len(live) < 6:

@@ -45,7 +45,7 @@ func (f *flaky) Alloc(n uint64) (device.Ptr, error) {
 }
 
 func (f *flaky) Free(p device.Ptr) error {
-	return cmpErr(f.fail(), func() error { return f.Device.Free(p) })
+	return either(f.fail(), func() error { return f.Device.Free(p) })
 }
 
 func (f *flaky) Reserve(n uint64) (device.Ptr, error) {
@@ -56,7 +56,7 @@ func (f *flaky) Reserve(n uint64) (device.Ptr, error) {
 }
 
 func (f *flaky) Release(p device.Ptr) error {
-	return cmpErr(f.fail(), func() error { return f.Device.Release(p) })
+	return either(f.fail(), func() error { return f.Device.Release(p) })
 }
 
 func (f *flaky) Create() (device.Handle, error) {
@@ -67,19 +67,19 @@ func (f *flaky) Create() (device.Handle, error) {
 }
 
 func (f *flaky) Destroy(h device.Handle) error {
-	return cmpErr(f.fail(), func() error { return f.Device.Destroy(h) })
+	return either(f.fail(), func() error { return f.Device.Destroy(h) })
 }
 
 func (f *flaky) Map(p device.Ptr, handles []device.Handle) error {
-	return cmpErr(f.fail(), func() error { return f.Device.Map(p, handles) })
+	return either(f.fail(), func() error { return f.Device.Map(p, handles) })
 }
 
 func (f *flaky) Unmap(p device.Ptr, n int) error {
-	return cmpErr(f.fail(), func() error { return f.Device.Unmap(p, n) })
+	return either(f.fail(), func() error { return f.Device.Unmap(p, n) })
 }
 
-// cmpErr gives err, or what call gives if there is none.
-func cmpErr(err error, call func() error) error {
+// either gives err, or what call gives if there is none.
+func either(err error, call func() error) error {
 	if err != nil {
 		return err
 	}
@@ -93,8 +93,7 @@ func cmpErr(err error, call func() error) error {
 //	go test ./alloc -run Soak -soak 1000000
 func TestSoak(t *testing.T) {
 	const most, every = 64, 8
-	var total Stats
-	faults := 0
+	total, faults := tally{}, 0
 	for nth := 1; nth <= most; nth++ {
 		r := rand.New(rand.NewPCG(uint64(nth), 7))
 		for left := *soak / most; left > 0; {
@@ -114,11 +113,12 @@ func TestSoak(t *testing.T) {
 			faults += m.flaky.faults
 			m.flaky.nth = 0
 			m.end()
-			total.add(m.a.Stats())
+			total.add(m)
 		}
 	}
-	t.Logf("%d driver calls failed, %+v", faults, total)
-	if faults < *soak/1000 || total.Stitches == 0 || total.Reuses == 0 || total.Unmaps == 0 || total.ViewUnmaps == 0 {
-		t.Errorf("%d driver calls failed in %d operations, figures %+v: the programs have not been everywhere", faults, *soak, total)
+	t.Logf("%d driver calls failed, %v", faults, total)
+	if faults < *soak/50 {
+		t.Errorf("only %d driver calls failed in %d operations", faults, *soak)
 	}
+	total.least(t, uint64(*soak)/10_000, "stitches_total", "stitch_reuses_total", "unmaps_total", "view_unmaps_total", "compacted")
 }

@@ -14,14 +14,15 @@ import "math/bits"
 // Search Trees, 1996). The links are fields of the blocks: no operation
 // allocates.
 type tree struct {
-	roots [bins]*Block
-	full  [(bins + 63) / 64]uint64 // bins that are not empty
-	words uint64                   // words of full that are not 0
+	roots [words]*[64]*Block // nil where there never was a block
+	full  [words]uint64      // bins that are not empty
+	some  uint64             // words of full that are not 0
 }
 
 const (
 	binBits = 5 // log of the bins for each doubling
 	bins    = (64-9-binBits)<<binBits + 1<<binBits
+	words   = (bins + 63) / 64
 )
 
 // bin is the bin of a size, which is at least unit.
@@ -31,6 +32,9 @@ func bin(size uint64) int {
 	return shift<<binBits + int(units>>shift)
 }
 
+// root is where the treap of a bin begins that has or had blocks.
+func (t *tree) root(i int) **Block { return &t.roots[i/64][i%64] }
+
 // next gives the first bin from i on that is not empty, or -1.
 func (t *tree) next(i int) int {
 	w := i / 64
@@ -39,7 +43,7 @@ func (t *tree) next(i int) int {
 			return i + bits.TrailingZeros64(rest)
 		}
 	}
-	rest := t.words >> (w + 1)
+	rest := t.some >> (w + 1)
 	if rest == 0 {
 		return -1
 	}
@@ -63,9 +67,12 @@ func hash(x uint64) uint64 {
 func (t *tree) insert(b *Block) {
 	i := bin(b.size)
 	t.full[i/64] |= 1 << (i % 64)
-	t.words |= 1 << (i / 64)
+	t.some |= 1 << (i / 64)
+	if t.roots[i/64] == nil {
+		t.roots[i/64] = new([64]*Block)
+	}
 	b.tree, b.priority = t, hash(b.addr)
-	link := &t.roots[i]
+	link := t.root(i)
 	for *link != nil && (*link).priority >= b.priority {
 		if less(b, *link) {
 			link = &(*link).left
@@ -89,7 +96,7 @@ func (t *tree) insert(b *Block) {
 // remove takes out b, which is in the tree.
 func (t *tree) remove(b *Block) {
 	i := bin(b.size)
-	link := &t.roots[i]
+	link := t.root(i)
 	for *link != b {
 		if less(b, *link) {
 			link = &(*link).left
@@ -110,7 +117,7 @@ func (t *tree) remove(b *Block) {
 	}
 	*link = left
 	b.tree, b.left, b.right = nil, nil, nil
-	if t.roots[i] == nil {
+	if *t.root(i) == nil {
 		t.clear(i)
 	}
 }
@@ -119,14 +126,14 @@ func (t *tree) remove(b *Block) {
 func (t *tree) clear(i int) {
 	t.full[i/64] &^= 1 << (i % 64)
 	if t.full[i/64] == 0 {
-		t.words &^= 1 << (i / 64)
+		t.some &^= 1 << (i / 64)
 	}
 }
 
 // fit gives the best fit for r, or nil.
 func (t *tree) fit(r *request) *Block {
 	for i := t.next(bin(r.size)); i >= 0; i = t.next(i + 1) {
-		if b := fit(t.roots[i], r); b != nil {
+		if b := fit(*t.root(i), r); b != nil {
 			return b
 		}
 	}
@@ -151,7 +158,7 @@ func fit(n *Block, r *request) *Block {
 // collect appends the blocks of at least size bytes to list, in order.
 func (t *tree) collect(list []*Block, size uint64) []*Block {
 	for i := t.next(bin(max(size, unit))); i >= 0; i = t.next(i + 1) {
-		list = collect(t.roots[i], list, size)
+		list = collect(*t.root(i), list, size)
 	}
 	return list
 }
@@ -168,11 +175,11 @@ func collect(n *Block, list []*Block, size uint64) []*Block {
 
 // last gives the largest block, or nil.
 func (t *tree) last() *Block {
-	w := bits.Len64(t.words) - 1
+	w := bits.Len64(t.some) - 1
 	if w < 0 {
 		return nil
 	}
-	n := t.roots[w*64+bits.Len64(t.full[w])-1]
+	n := *t.root(w*64 + bits.Len64(t.full[w]) - 1)
 	for n.right != nil {
 		n = n.right
 	}
