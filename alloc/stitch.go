@@ -106,8 +106,11 @@ func (v *virtual) loose(size uint64) *stitch {
 	return s
 }
 
-// findEdges lists the edges of a pool's free blocks.
+// findEdges lists the edges of a pool's free blocks, for stitches.
 func (v *virtual) findEdges(p *pool) {
+	if !v.alias {
+		return
+	}
 	v.heads, v.tails = append(v.heads[:0], span{}), append(v.tails[:0], span{})
 	v.a.scratch = v.a.scratch[:0]
 	for _, t := range p.free {
