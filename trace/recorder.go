@@ -21,26 +21,28 @@ func NewRecorder(limit int) *Recorder { return &Recorder{limit: limit} }
 // Record keeps e.
 func (r *Recorder) Record(e Event) {
 	r.mu.Lock()
-	row := r.row(&e)
-	if r.limit == 0 || r.ring.Len() < r.limit {
-		r.ring.add(row)
-	} else {
-		*r.ring.at(r.next) = row
-		r.next = (r.next + 1) % r.limit
-		r.dropped++
-	}
-	r.mu.Unlock()
-}
-
-// row gives e as the ring holds it.
-func (r *Recorder) row(e *Event) row {
-	t := r.ring.tables()
-	row := row{addr: e.Addr, size: e.Size, timeUS: e.TimeUS, action: e.Action, purpose: e.Purpose, origin: t.streamID(e.Stream)}
+	t, row := r.ring.tables(), r.slot()
+	row.addr, row.size, row.timeUS, row.action, row.purpose = e.Addr, e.Size, e.TimeUS, e.Action, e.Purpose
+	row.stack, row.origin = 0, t.streamID(e.Stream)
 	if e.Note != "" {
 		row.origin = t.originID(origin{stream: e.Stream, note: e.Note})
 	}
 	if len(e.PCs) > 0 {
 		row.stack = t.stackID(r.stacks.Of(e.PCs))
+	}
+	r.mu.Unlock()
+}
+
+// slot gives the row for the next event.
+func (r *Recorder) slot() *row {
+	if n := r.ring.Len(); r.limit == 0 || n < r.limit {
+		r.ring.add(row{})
+		return r.ring.at(n)
+	}
+	row := r.ring.at(r.next)
+	r.dropped++
+	if r.next++; r.next == r.limit {
+		r.next = 0
 	}
 	return row
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,12 +11,9 @@ import (
 	"github.com/headroom-go/headroom/inspect"
 )
 
-// failOnAny stands for all rules.
-const failOnAny = "any"
-
 func checkCommand() *cobra.Command {
 	var asJSON bool
-	var failOn []string
+	failOn := rulesToFailOn()
 	cmd := &cobra.Command{
 		Use:   "check FILE|-",
 		Short: "Check that a memory snapshot agrees with itself",
@@ -34,19 +30,16 @@ says where they do not:
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := knownRules(failOn); err != nil {
-				return err
-			}
+		RunE: promptly(func(cmd *cobra.Command, args []string) error {
 			s, err := readSnapshot(args[0], cmd.InOrStdin(), cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			return auditOn(cmd.OutOrStdout(), inspect.Check(s), asJSON, failOn)
-		},
+			return auditOn(cmd.OutOrStdout(), inspect.Check(s), asJSON, &failOn)
+		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
-	cmd.Flags().StringSliceVar(&failOn, "fail-on", nil, "exit with 1 if one of these `RULE`s is broken, or any of them for \"any\"")
+	cmd.Flags().Var(&failOn, "fail-on", "exit with 1 if one of these RULEs is broken, or any of them for \"any\"")
 	return cmd
 }
 
@@ -59,17 +52,17 @@ func rulesText() string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// knownRules refuses names that are no rules.
-func knownRules(names []string) error {
-	for _, n := range names {
-		if n != failOnAny && !slices.ContainsFunc(inspect.Rules(), func(r inspect.RuleInfo) bool { return string(r.Rule) == n }) {
-			return usagef("--fail-on %q is no rule: they are %s, or all of them\n%s", n, failOnAny, rulesText())
-		}
+// rulesToFailOn are all rules.
+func rulesToFailOn() failOn {
+	f := failOn{kind: "rule"}
+	for _, r := range inspect.Rules() {
+		f.known = append(f.known, string(r.Rule))
 	}
-	return nil
+	f.any = f.known
+	return f
 }
 
-func auditOn(w io.Writer, a *inspect.Audit, asJSON bool, failOn []string) error {
+func auditOn(w io.Writer, a *inspect.Audit, asJSON bool, failOn *failOn) error {
 	var err error
 	if asJSON {
 		err = json.NewEncoder(w).Encode(a)
@@ -77,7 +70,7 @@ func auditOn(w io.Writer, a *inspect.Audit, asJSON bool, failOn []string) error 
 		err = writeAudit(newPage(w), a)
 	}
 	for _, t := range a.Tallies {
-		if err == nil && t.Broken > 0 && (slices.Contains(failOn, failOnAny) || slices.Contains(failOn, string(t.Rule))) {
+		if err == nil && t.Broken > 0 && failOn.names(string(t.Rule)) {
 			err = fmt.Errorf("the rule %q is broken %s, which --fail-on names", t.Rule, times(t.Broken))
 		}
 	}
@@ -109,10 +102,16 @@ func writeAudit(p *page, a *inspect.Audit) error {
 		}
 	}
 	p.line(plain, "")
-	if a.Sound() {
+	contradictions, _ := a.Contradictions()
+	switch {
+	case a.Sound():
 		p.line(good, "the record agrees with itself")
-	} else {
+	case contradictions > 0 || a.Broken(inspect.RuleTime) > 0:
 		p.line(bad, "the record contradicts itself")
+	case a.Broken(inspect.RuleEmpty) > 0:
+		p.line(bad, "the record is empty")
+	default:
+		p.line(bad, "the record is cut or damaged; what is there agrees with itself")
 	}
 	return p.err
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,8 +13,7 @@ import (
 )
 
 func diffCommand() *cobra.Command {
-	var asJSON bool
-	var failOn []string
+	var d differ
 	cmd := &cobra.Command{
 		Use:   "diff OLD NEW",
 		Short: "Compare two memory snapshots at their peaks",
@@ -35,36 +35,58 @@ gradient.`,
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			conditions, err := parseConditions(failOn)
+		RunE: promptly(func(cmd *cobra.Command, args []string) error {
+			difference, err := d.diff(args[0], args[1], cmd.InOrStdin(), cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			d, err := diff(args[0], args[1], cmd.InOrStdin(), cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			return diffOn(cmd.OutOrStdout(), d, asJSON, conditions)
-		},
+			return d.differenceOn(cmd.OutOrStdout(), difference)
+		}),
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
-	cmd.Flags().StringSliceVar(&failOn, "fail-on", nil, "exit with 1 if one of these `CONDITION`s holds, such as 'peak>5%' or 'reserved>1GiB'")
+	fl := cmd.Flags()
+	fl.BoolVar(&d.json, "json", false, "print the result as JSON")
+	fl.Var(&d.conditions, "fail-on", "exit with 1 if one of these CONDITIONs holds, such as 'peak>5%' or 'reserved>1GiB'")
+	d.old.add(fl)
+	d.new.given = d.old.given
 	return cmd
 }
 
-func parseConditions(texts []string) ([]inspect.Condition, error) {
-	var out []inspect.Condition
-	for _, t := range texts {
-		c, err := inspect.ParseCondition(t)
-		if err != nil {
-			return nil, usageError{err}
-		}
-		out = append(out, c)
-	}
-	return out, nil
+// differ is the command's flags.
+type differ struct {
+	old, new   gpuFlag
+	json       bool
+	conditions conditions
 }
 
-func diff(before, after string, stdin io.Reader, stderr io.Writer) (*inspect.Difference, error) {
+// conditions is the value of the flag --fail-on.
+type conditions []inspect.Condition
+
+// Set adds conditions with commas between them.
+func (c *conditions) Set(text string) error {
+	for _, one := range strings.Split(text, ",") {
+		condition, err := inspect.ParseCondition(one)
+		if err != nil {
+			return err
+		}
+		*c = append(*c, condition)
+	}
+	return nil
+}
+
+// String gives the conditions as Set reads them.
+func (c *conditions) String() string {
+	var texts []string
+	for _, one := range *c {
+		texts = append(texts, one.String())
+	}
+	return strings.Join(texts, ",")
+}
+
+// Type names them for the help.
+func (c *conditions) Type() string { return "CONDITION" }
+
+func (d *differ) diff(before, after string, stdin io.Reader, stderr io.Writer) (*inspect.Difference, error) {
+	d.new.gpu = d.old.gpu
 	a, err := readSnapshot(before, stdin, stderr)
 	if err != nil {
 		return nil, err
@@ -73,18 +95,29 @@ func diff(before, after string, stdin io.Reader, stderr io.Writer) (*inspect.Dif
 	if err != nil {
 		return nil, err
 	}
-	return inspect.Diff(a, b)
+	deviceA, err := d.old.choose(a)
+	if err != nil {
+		return nil, naming(before, err)
+	}
+	deviceB, err := d.new.choose(b)
+	if err != nil {
+		return nil, naming(after, err)
+	}
+	return inspect.DiffDevices(a, deviceA, b, deviceB)
 }
 
-func diffOn(w io.Writer, d *inspect.Difference, asJSON bool, conditions []inspect.Condition) error {
+func (d *differ) differenceOn(w io.Writer, difference *inspect.Difference) error {
 	var err error
-	if asJSON {
-		err = json.NewEncoder(w).Encode(d)
+	if d.json {
+		err = json.NewEncoder(w).Encode(difference)
 	} else {
-		err = writeDifference(newPage(w), d)
+		p := newPage(w)
+		d.old.say(p, "old: ")
+		d.new.say(p, "new: ")
+		err = writeDifference(p, difference)
 	}
-	for _, c := range conditions {
-		if holds, before, after := c.Holds(d); err == nil && holds {
+	for _, c := range d.conditions {
+		if holds, before, after := c.Holds(difference); err == nil && holds {
 			err = fmt.Errorf("--fail-on %s holds: from %s to %s", c, bytesText(before), bytesText(after))
 		}
 	}

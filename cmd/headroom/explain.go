@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"slices"
 	"strings"
 
@@ -19,9 +21,8 @@ import (
 )
 
 func explainCommand() *cobra.Command {
-	var asJSON bool
-	var failOn []string
-	var x exports
+	var e explainer
+	e.failOn = verdictsToFailOn()
 	cmd := &cobra.Command{
 		Use:   "explain FILE|TEXT|-",
 		Short: "Say why memory ran out, from an error text or a memory snapshot",
@@ -36,93 +37,171 @@ arithmetic, what would help and what would not.`,
 			if len(args) == 0 {
 				return usagef("explain needs a file, a text, or - for standard input")
 			}
+			if len(args) > 1 && isFile(args[0]) && isFile(args[1]) {
+				return usagef("explain takes one file, and these are %d; headroom diff compares two", len(args))
+			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := explain(args, cmd.InOrStdin(), cmd.ErrOrStderr(), x)
+		RunE: promptly(func(cmd *cobra.Command, args []string) error {
+			e.stdin, e.stderr = cmd.InOrStdin(), cmd.ErrOrStderr()
+			r, err := e.explain(args)
 			if err != nil {
 				return err
 			}
-			return reportOn(cmd.OutOrStdout(), r, asJSON, failOn)
-		},
+			return e.reportOn(cmd.OutOrStdout(), r)
+		}),
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
-	cmd.Flags().StringSliceVar(&failOn, "fail-on", nil, "exit with 1 for these `VERDICT`s, such as LEAK,FRAGMENTATION")
-	cmd.Flags().StringVar(&x.pprof, "pprof", "", "of a snapshot: write what is live as a profile for go tool pprof to `FILE`")
-	cmd.Flags().StringVar(&x.perfetto, "perfetto", "", "of a snapshot: write the record as a trace for ui.perfetto.dev to `FILE`")
+	fl := cmd.Flags()
+	fl.BoolVar(&e.json, "json", false, "print the result as JSON")
+	fl.Var(&e.failOn, "fail-on", "exit with 1 for these VERDICTs, such as LEAK,FRAGMENTATION, or any but HEALTHY for \"any\"")
+	fl.StringVar(&e.pprof, "pprof", "", "of a snapshot: write what is live as a profile for go tool pprof to `FILE`")
+	fl.StringVar(&e.perfetto, "perfetto", "", "of a snapshot: write the record as a trace for ui.perfetto.dev to `FILE`")
+	e.gpu.add(fl)
 	return cmd
+}
+
+// verdictsToFailOn are the verdicts, of which only HEALTHY is none that "any"
+// stands for.
+func verdictsToFailOn() failOn {
+	f := failOn{kind: "verdict"}
+	for _, v := range inspect.Verdicts() {
+		f.known = append(f.known, string(v.Verdict))
+		if v.Verdict != inspect.Healthy {
+			f.any = append(f.any, string(v.Verdict))
+		}
+	}
+	return f
+}
+
+func isFile(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// explainer is the command's flags and streams.
+type explainer struct {
+	exports
+	gpu    gpuFlag
+	json   bool
+	failOn failOn
+	stdin  io.Reader
+	stderr io.Writer
 }
 
 // explain reads what the arguments name: a file or standard input or, if there
 // is no such file, the text that they are.
-func explain(args []string, stdin io.Reader, stderr io.Writer, x exports) (*inspect.Report, error) {
+func (e *explainer) explain(args []string) (*inspect.Report, error) {
 	if len(args) > 1 {
-		return explainText(strings.Join(args, " "), x)
+		return e.explainText(strings.Join(args, " "))
 	}
 	path := args[0]
-	in, err := openInput(path, stdin)
+	if err := e.refuse(statInput(path, e.stdin)); err != nil {
+		return nil, err
+	}
+	in, err := openInput(path, e.stdin)
 	var noPath *fs.PathError
 	switch {
 	case err == nil:
 		defer in.Close()
-		return explainInput(path, in, stderr, x)
+		return e.explainInput(path, in)
 	case !errors.As(err, &noPath) || errors.Is(err, fs.ErrPermission):
 		return nil, err
 	}
-	r, err := explainText(path, x)
+	r, err := e.explainText(path)
 	if err != nil && path != "" && !strings.ContainsAny(path, " \n") {
 		err = fmt.Errorf("there is no file %s, and as a text it says nothing: %w", path, err)
 	}
 	return r, err
 }
 
+// headSize is how much of an input is looked at to tell what it is: enough for
+// a compressed one to show its first bytes.
+const headSize = 256 << 10
+
 // explainInput tells a text from a snapshot by its first bytes.
-func explainInput(path string, in io.Reader, stderr io.Writer, x exports) (*inspect.Report, error) {
-	head := make([]byte, 4096)
-	n, err := io.ReadFull(in, head)
-	if err != nil && err != io.ErrUnexpectedEOF && err != io.EOF {
+func (e *explainer) explainInput(path string, in io.Reader) (*inspect.Report, error) {
+	all := bufio.NewReaderSize(in, headSize)
+	head, err := all.Peek(headSize)
+	if err != nil && err != io.EOF {
 		return nil, naming(path, err)
 	}
-	all := io.MultiReader(bytes.NewReader(head[:n]), in)
-	if inspect.IsErrorText(head[:n]) {
-		text, err := inspect.ReadText(all)
+	if inspect.IsErrorText(plainHead(head)) {
+		r, err := e.explainLog(all)
 		if err != nil {
 			return nil, naming(path, err)
 		}
-		r, err := explainText(text, x)
-		if err != nil {
-			err = naming(path, err)
-		}
-		return r, err
+		return r, nil
 	}
 	s, err := trace.Read(all)
 	if err != nil {
 		return nil, naming(path, err)
 	}
-	warnOfCut(path, s, stderr)
-	r, err := inspect.ExplainSnapshot(s)
+	warn(path, s, e.stderr)
+	return e.explainSnapshot(path, s)
+}
+
+// plainHead gives the first bytes of an input without their compression, as
+// far as they go.
+func plainHead(head []byte) []byte {
+	const enough = 4 << 10
+	plain, closeAll, err := trace.Decompress(bytes.NewReader(head))
+	defer closeAll()
+	if err != nil {
+		return head
+	}
+	out := make([]byte, enough)
+	n, _ := io.ReadFull(plain, out)
+	return out[:n]
+}
+
+// explainLog explains a text, plain or compressed, to its end or as far as it
+// goes.
+func (e *explainer) explainLog(in io.Reader) (*inspect.Report, error) {
+	plain, closeAll, err := trace.Decompress(in)
+	defer closeAll()
+	if err != nil {
+		return nil, err
+	}
+	text, err := inspect.ReadText(plain)
+	if err != nil && text == "" {
+		return nil, err
+	}
+	if err != nil {
+		fmt.Fprintf(e.stderr, "headroom: the input is damaged or cut after %d bytes of text (%v): only what stands before is looked at\n", len(text), err)
+	}
+	return e.explainText(text)
+}
+
+func (e *explainer) explainSnapshot(path string, s *trace.Snapshot) (*inspect.Report, error) {
+	device, err := e.gpu.choose(s)
 	if err != nil {
 		return nil, naming(path, err)
 	}
-	return r, x.write(s)
+	r, err := inspect.ExplainDevice(s, device)
+	if err != nil {
+		return nil, naming(path, err)
+	}
+	return r, e.write(s, device)
 }
 
 // explainText explains a text, of which nothing can be exported.
-func explainText(text string, x exports) (*inspect.Report, error) {
-	if x != (exports{}) {
+func (e *explainer) explainText(text string) (*inspect.Report, error) {
+	if e.exports != (exports{}) {
 		return nil, usagef("--pprof and --perfetto need a memory snapshot, and the input is a text")
 	}
 	return inspect.ExplainText(text)
 }
 
-func reportOn(w io.Writer, r *inspect.Report, asJSON bool, failOn []string) error {
+func (e *explainer) reportOn(w io.Writer, r *inspect.Report) error {
 	var err error
-	if asJSON {
+	if e.json {
 		err = json.NewEncoder(w).Encode(r)
 	} else {
-		err = writeReport(newPage(w), r)
+		p := newPage(w)
+		e.gpu.say(p, "")
+		err = writeReport(p, r)
 	}
-	if err == nil && slices.Contains(failOn, string(r.Verdict)) {
+	if err == nil && e.failOn.names(string(r.Verdict)) {
 		err = fmt.Errorf("the verdict is %s, which --fail-on names", r.Verdict)
 	}
 	return err

@@ -39,14 +39,43 @@ func readSnapshot(path string, stdin io.Reader, stderr io.Writer) (*trace.Snapsh
 	if err != nil {
 		return nil, naming(path, err)
 	}
-	warnOfCut(path, s, stderr)
+	warn(path, s, stderr)
 	return s, nil
 }
 
-func warnOfCut(path string, s *trace.Snapshot, stderr io.Writer) {
+// warn says what is wrong with a file that could be read.
+func warn(path string, s *trace.Snapshot, stderr io.Writer) {
 	if s.Cut != nil {
 		fmt.Fprintf(stderr, "headroom: %v: only what stands before is looked at\n", naming(path, s.Cut))
 	}
+	if s.Damage != nil {
+		fmt.Fprintf(stderr, "headroom: %v: what stands before is looked at as if it were sound\n", naming(path, s.Damage))
+	}
+	if n := s.Oddities.Count; n > 0 {
+		fmt.Fprintf(stderr, "headroom: %v\n", naming(path, fmt.Errorf("%s cannot be what the file says, the first of them %s", counted(n, "value"), s.Oddities.First)))
+	}
+}
+
+// counted gives a number with its noun.
+func counted(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
+// statInput gives what is known of an input's file, nil if it is none.
+func statInput(path string, stdin io.Reader) os.FileInfo {
+	if path != standardInput {
+		i, _ := os.Stat(path)
+		return i
+	}
+	f, ok := stdin.(*os.File)
+	if !ok {
+		return nil
+	}
+	i, _ := f.Stat()
+	return i
 }
 
 // naming puts the name of the input before an error.

@@ -9,9 +9,12 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func main() {
@@ -26,7 +29,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	root := rootCommand(stdout, stderr)
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	err := attempt(func() error { return root.ExecuteContext(ctx) })
 	if err == nil {
 		return 0
 	}
@@ -40,6 +43,35 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
+// attempt calls f and makes an error of a panic, which is a mistake of ours.
+func attempt(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("a mistake of this program, not of yours: %v\nPlease report it with the command line, the input if you can share it, and this:\n%s", v, debug.Stack())
+		}
+	}()
+	return f()
+}
+
+// errInterrupted is the error of a command that a signal ended.
+var errInterrupted = errors.New("interrupted")
+
+// promptly lets a command that only reads and prints end at the first signal,
+// also while it waits for its input: what it is doing then is left to itself,
+// since the program ends.
+func promptly(run func(cmd *cobra.Command, args []string) error) func(cmd *cobra.Command, args []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		done := make(chan error, 1)
+		go func() { done <- attempt(func() error { return run(cmd, args) }) }()
+		select {
+		case err := <-done:
+			return err
+		case <-cmd.Context().Done():
+			return errInterrupted
+		}
+	}
+}
+
 // usageError is an error that a different command line would mend.
 type usageError struct{ error }
 
@@ -50,6 +82,7 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 func rootCommand(stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "headroom",
+		Version:       version(),
 		Short:         "Train models inside a memory budget, and see where memory goes",
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -64,10 +97,52 @@ func rootCommand(stdout, stderr io.Writer) *cobra.Command {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%w: %s --help lists the flags", err, cmd.CommandPath())
+		return usagef("%w: %s --help lists the flags", plainFlagError(err), cmd.CommandPath())
 	})
+	root.SetHelpCommand(helpCommand())
 	root.AddCommand(trainCommand(), planCommand(), explainCommand(), replayCommand(), diffCommand(), checkCommand(), doctorCommand())
 	return root
+}
+
+// version is the module's version as the build noted it.
+func version() string {
+	if i, ok := debug.ReadBuildInfo(); ok && i.Main.Version != "" {
+		return i.Main.Version
+	}
+	return "unknown"
+}
+
+// plainFlagError says of a flag's value what it should be, where the flag's
+// parser speaks of itself.
+func plainFlagError(err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	name := "--" + invalid.GetFlag().Name
+	switch kind := invalid.GetFlag().Value.Type(); kind {
+	case "int", "uint":
+		return fmt.Errorf("%s %q is no whole number", name, invalid.GetValue())
+	case "float64":
+		return fmt.Errorf("%s %q is no number", name, invalid.GetValue())
+	}
+	return fmt.Errorf("%s: %w", name, invalid.Unwrap())
+}
+
+// helpCommand is cobra's, but that it fails for a command that there is not.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Say what a command does and which flags it takes",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return usagef("unknown command %q: headroom --help lists the commands", strings.Join(args, " "))
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
 }
 
 // noArgs refuses arguments that are no flags.
