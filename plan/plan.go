@@ -131,6 +131,7 @@ func run(dev device.Device, c train.Config, s train.Strategy, begin func()) (pea
 // layout is a digest of how memory is divided.
 func layout(mem *alloc.Allocator) (digest [sha256.Size]byte) {
 	h := sha256.New()
+	fmt.Fprintln(h, mem.Stats().Stitches) // a step that still stitches is not the last of its kind
 	for _, s := range mem.Segments() {
 		fmt.Fprintln(h, s.Addr, s.Size)
 		for _, b := range s.Blocks {
