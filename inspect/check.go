@@ -16,6 +16,9 @@ type Rule string
 
 // The rules; Rules says what each of them means.
 const (
+	RuleCut     Rule = "cut"
+	RuleEmpty   Rule = "empty"
+	RuleValues  Rule = "values"
 	RuleSizes   Rule = "sizes"
 	RuleTiling  Rule = "tiling"
 	RuleTotals  Rule = "totals"
@@ -34,6 +37,9 @@ type RuleInfo struct {
 
 // rules is the table of all rules, in the order in which they are checked.
 var rules = []RuleInfo{
+	{RuleCut, "The file is whole and undamaged."},
+	{RuleEmpty, "The file holds events or segments."},
+	{RuleValues, "Every number in the file is one, and could be true."},
 	{RuleSizes, "Segments and blocks hold bytes, and a block holds what was asked for."},
 	{RuleTiling, "The blocks of a segment tile it."},
 	{RuleTotals, "The totals of a segment are the sums of its blocks."},
@@ -50,7 +56,7 @@ func Rules() []RuleInfo { return slices.Clone(rules) }
 // Violation is one place where a rule is broken.
 type Violation struct {
 	Rule    Rule   `json:"rule"`
-	Device  int    `json:"device"`
+	Device  int    `json:"device"`  // -1 where it is about the file
 	Address uint64 `json:"address"` // 0 where it is about no address
 	Event   int    `json:"event"`   // -1 where it is about no event
 	// Want and Got are the figures that should be equal: bytes; for RuleTiling
@@ -106,8 +112,47 @@ func Check(s *trace.Snapshot) *Audit {
 		a.Events += c.trace.Len()
 		c.check()
 	}
+	a.file(s)
 	slices.SortStableFunc(a.Violations, func(x, y Violation) int { return cmp.Compare(ruleIndex(x.Rule), ruleIndex(y.Rule)) })
 	return a
+}
+
+// file checks the file as a whole.
+func (a *Audit) file(s *trace.Snapshot) {
+	c := checker{Audit: a, device: -1}
+	c.checked(RuleCut, 1)
+	for _, err := range []error{s.Cut, s.Damage} {
+		if err != nil {
+			c.broken(RuleCut, 0, -1, 0, 0, "%v", err)
+		}
+	}
+	c.checked(RuleEmpty, 1)
+	if s.Empty() {
+		c.broken(RuleEmpty, 0, -1, 0, 0, "there are neither events nor segments")
+	}
+	c.checked(RuleValues, a.Segments+a.Blocks+a.Events)
+	if n := s.Oddities.Count; n > 0 {
+		c.broken(RuleValues, 0, -1, 0, 0, "%s", s.Oddities.First)
+		a.Tallies[ruleIndex(RuleValues)].Broken = n
+	}
+}
+
+// Contradictions counts the places in which the record's figures contradict
+// each other or cannot be true, and gives the first: violations of all rules
+// but those on the file's ends and on time, which no figure rests on.
+func (a *Audit) Contradictions() (n int, first string) {
+	apart := []Rule{RuleCut, RuleEmpty, RuleTime}
+	for _, t := range a.Tallies {
+		if !slices.Contains(apart, t.Rule) {
+			n += t.Broken
+		}
+	}
+	for _, v := range a.Violations {
+		if !slices.Contains(apart, v.Rule) {
+			return n, v.Text
+		}
+	}
+	return n, ""
 }
 
 // Broken is the number of violations of a rule.

@@ -245,13 +245,34 @@ func TestPartsThatCannotBeChecked(t *testing.T) {
 		p := sound()
 		test.spoil(p)
 		a := Check(p.snapshot())
-		if !a.Sound() {
+		if n, _ := a.Contradictions(); n > 0 || a.Broken(RuleCut) != strings.Count(name, "cut") {
 			t.Errorf("%s: %+v", name, a.Violations)
 		}
 		for _, c := range a.Tallies {
 			if want := test.rules[c.Rule]; !strings.Contains(c.Skipped, want) || want == "" && c.Skipped != "" {
 				t.Errorf("%s: %s skipped for %q, want %q", name, c.Rule, c.Skipped, want)
 			}
+		}
+	}
+}
+
+// TestFileRules: a file that is cut, damaged, empty, or holds values that are
+// none, breaks a rule of its own.
+func TestFileRules(t *testing.T) {
+	for rule, spoil := range map[Rule]func(s *trace.Snapshot){
+		RuleCut:    func(s *trace.Snapshot) { s.Damage = errors.New("the checksum is wrong") },
+		RuleEmpty:  func(s *trace.Snapshot) { s.Segments, s.Traces = nil, nil },
+		RuleValues: func(s *trace.Snapshot) { s.Oddities = trace.Oddities{Count: 2, First: "a size that is none"} },
+	} {
+		s := sound().snapshot()
+		spoil(s)
+		a := Check(s)
+		n, first := a.Contradictions()
+		if a.Sound() || len(a.Violations) != 1 || a.Violations[0].Rule != rule || a.Violations[0].Device != -1 || a.Broken(rule) == 0 {
+			t.Errorf("%s: %+v", rule, a.Violations)
+		}
+		if isValues := rule == RuleValues; (n == 2) != isValues || (first == "a size that is none") != isValues {
+			t.Errorf("%s: %d contradictions, %q", rule, n, first)
 		}
 	}
 }

@@ -92,7 +92,11 @@ func (p *confParser) option() error {
 	key := p.next()
 	read, known := confOptions[key]
 	if !known {
-		return fmt.Errorf("unknown option %q: did you mean %s?", key, closestOption(key))
+		near := closestOption(key)
+		if edits(key, near) > len(key)/3 {
+			return fmt.Errorf("unknown option %q: write OPTION:VALUE as in PYTORCH_CUDA_ALLOC_CONF, such as expandable_segments:True", key)
+		}
+		return fmt.Errorf("unknown option %q: did you mean %s?", key, near)
 	}
 	if !p.skip(":") {
 		return fmt.Errorf("%s has no value: write %s:VALUE", key, key)

@@ -3,39 +3,57 @@ package inspect
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/headroom-go/headroom/trace"
 )
 
-// WorstDevice gives the device that ExplainSnapshot explains: the one that ran
-// out of memory or, where none did, the one with the highest peak. The error
-// says that the snapshot holds no memory.
-func WorstDevice(s *trace.Snapshot) (int, error) {
-	e, err := worstOf(s)
-	if err != nil {
-		return 0, err
+// mostDevices is more than any machine has.
+const mostDevices = 1 << 10
+
+// Devices lists the devices that a snapshot tells of: those with events or
+// segments.
+func Devices(s *trace.Snapshot) []int {
+	there := map[int]bool{}
+	for d, t := range s.Traces {
+		there[d] = t.Len() > 0
 	}
-	return e.h.device, nil
+	for _, g := range s.Segments {
+		there[g.Device] = true
+	}
+	var out []int
+	for d := range mostDevices {
+		if there[d] {
+			out = append(out, d)
+		}
+	}
+	return out
 }
 
-func worstOf(s *trace.Snapshot) (*evidence, error) {
+// Worst gives the device of a snapshot to look at first: the one that ran out
+// of memory or, where none did, the one with the highest peak. The error says
+// that the snapshot holds no memory.
+func Worst(s *trace.Snapshot) (*History, error) {
+	devices := Devices(s)
+	switch len(devices) {
+	case 0:
+		return nil, errors.New("the snapshot holds no memory: neither events nor segments (was torch.cuda.memory._record_memory_history called?)")
+	case 1:
+		return NewHistory(s, devices[0]), nil
+	}
 	var worst *evidence
-	for d := range max(len(s.Traces), devices(s)) {
-		e := examine(NewHistory(s, d))
-		if e.reserved+e.live > 0 && (worst == nil || e.worse(worst)) {
+	for _, d := range devices {
+		if e := examine(NewHistory(s, d)); worst == nil || e.worse(worst) {
 			worst = e
 		}
 	}
-	if worst == nil {
-		return nil, errors.New("the snapshot holds no memory: neither events nor segments (was torch.cuda.memory._record_memory_history called?)")
-	}
-	return worst, nil
+	return worst.h, nil
 }
 
 // knows is an error if the snapshot has no such device.
 func knows(s *trace.Snapshot, device int) error {
-	if n := max(len(s.Traces), devices(s)); device < 0 || device >= n {
-		return fmt.Errorf("device %d is not in the snapshot, which has %d", device, n)
+	if !slices.Contains(Devices(s), device) {
+		return fmt.Errorf("device %d is not in the snapshot, which tells of %v", device, Devices(s))
 	}
 	return nil
 }

@@ -2,12 +2,8 @@ package inspect
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
-
-	"github.com/headroom-go/headroom/trace"
 )
 
 // Difference is what changed from one record to another: of a program before
@@ -25,7 +21,7 @@ type Difference struct {
 	Growth   []Change `json:"growth"`
 }
 
-// Side is one of the two records: its device with the highest peak.
+// Side is one of the two records: a device of a snapshot.
 type Side struct {
 	Device        int    `json:"device"`
 	Events        int    `json:"events"`
@@ -45,23 +41,15 @@ type Change struct {
 	NewCount    int    `json:"new_count"`
 }
 
-// Diff compares two snapshots at their peaks. The error says which of them
-// holds no memory.
-func Diff(before, after *trace.Snapshot) (*Difference, error) {
-	a, err := peakOf(before)
-	if err != nil {
-		return nil, fmt.Errorf("the old record: %w", err)
-	}
-	b, err := peakOf(after)
-	if err != nil {
-		return nil, fmt.Errorf("the new record: %w", err)
-	}
+// Diff compares two records at their peaks.
+func Diff(before, after *History) *Difference {
+	a, b := before.peakSide(), after.peakSide()
 	return &Difference{
 		Old: a.Side, New: b.Side,
 		Purposes: changes(a.purposes, b.purposes),
 		Sites:    changed(siteChanges(a.sites, b.sites)),
 		Growth:   changed(siteChanges(a.growth, b.growth)),
-	}, nil
+	}
 }
 
 // peak is the memory of one record at its peak.
@@ -70,23 +58,12 @@ type peak struct {
 	purposes, sites, growth []Share
 }
 
-// peakOf finds the device with the highest peak.
-func peakOf(s *trace.Snapshot) (*peak, error) {
-	var best *History
-	side := Side{}
-	for d := range max(len(s.Traces), devices(s)) {
-		h := NewHistory(s, d)
-		c := h.curves()
-		moment, live := top(c.live)
-		_, reserved := top(c.reserved)
-		if live+reserved > 0 && (best == nil || live > side.PeakBytes) {
-			best, side = h, Side{d, h.Len(), moment, live, reserved}
-		}
-	}
-	if best == nil {
-		return nil, errors.New("it holds no memory: neither events nor segments")
-	}
-	return best.peakAt(side), nil
+// peakSide finds the peak of a record.
+func (h *History) peakSide() *peak {
+	c := h.curves()
+	moment, live := top(c.live)
+	_, reserved := top(c.reserved)
+	return h.peakAt(Side{h.device, h.Len(), moment, live, reserved})
 }
 
 func (h *History) peakAt(side Side) *peak {

@@ -41,10 +41,13 @@ func ParseCondition(text string) (Condition, error) {
 	if !isPercent {
 		bytes, err := size.Parse(limit)
 		c.bytes, c.inBytes = bytes, true
-		if err != nil {
-			return c, fmt.Errorf("condition %q: %w", text, err)
+		switch last := limit[len(limit)-1]; {
+		case err != nil:
+			err = fmt.Errorf("condition %q: %w", text, err)
+		case bytes > 0 && last >= '0' && last <= '9':
+			err = fmt.Errorf("condition %q has no unit: write %s>%s%% for a share, or a size such as %s>%sMiB", text, metric, limit, metric, limit)
 		}
-		return c, nil
+		return c, err
 	}
 	percent, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
 	if c.percent = percent; err != nil || math.IsNaN(percent) || math.IsInf(percent, 0) || percent < 0 {
@@ -74,7 +77,11 @@ func (c Condition) known() bool {
 // String gives the condition as ParseCondition reads it.
 func (c Condition) String() string {
 	if c.inBytes {
-		return c.metric + ">" + size.Exact(c.bytes)
+		text := size.Exact(c.bytes)
+		if !strings.HasSuffix(text, "B") {
+			text += "B"
+		}
+		return c.metric + ">" + text
 	}
 	return c.metric + ">" + strconv.FormatFloat(c.percent, 'f', -1, 64) + "%"
 }

@@ -19,30 +19,14 @@ import (
 //	FRAGMENTATION  the bytes were there, in pieces
 //	TIGHT          they were there, but hardly more
 //	CAPACITY       they were not
+//	UNKNOWN        the record is cut, without history, or contradicts itself
 //	HEALTHY        nothing failed and nothing grows
 //
 // What other settings would have done is not guessed: the trace is replayed
 // under them.
 
-// ExplainSnapshot explains the device of s that ran out of memory or, where
-// none did, the one with the highest peak.
-func ExplainSnapshot(s *trace.Snapshot) (*Report, error) {
-	worst, err := worstOf(s)
-	if err != nil {
-		return nil, err
-	}
-	return worst.report(), nil
-}
-
-// devices is the number of devices that segments name.
-func devices(s *trace.Snapshot) int {
-	const limit = 1 << 10 // more than any machine has
-	n := 0
-	for _, g := range s.Segments {
-		n = max(n, g.Device+1)
-	}
-	return min(n, limit)
-}
+// Explain says what the record tells of the device's memory.
+func (h *History) Explain() *Report { return examine(h).report() }
 
 // evidence is what a report on one device rests on. Live bytes are those of
 // blocks, as they were rounded.
@@ -53,6 +37,8 @@ type evidence struct {
 	beside
 
 	live, reserved uint64
+	peakReserved   uint64   // at any moment
+	request, free  uint64   // of the failed request
 	leases         []*Lease // that live at the moment
 	sites          *sites
 	purposes       *purposes
@@ -78,6 +64,11 @@ func examine(h *History) *evidence {
 	for _, b := range e.state.Stray {
 		e.live += b.Size
 	}
+	_, e.peakReserved = top(h.curves().reserved)
+	if e.oom >= 0 {
+		event := h.Event(e.oom)
+		e.request, e.free = event.Size, event.Addr
+	}
 	return e
 }
 
@@ -99,13 +90,18 @@ func (e *evidence) worse(than *evidence) bool {
 }
 
 func (e *evidence) report() *Report {
-	r := &Report{Kind: KindSnapshot, Framework: "PyTorch", Device: fmt.Sprintf("GPU %d", e.h.device), AllocatedBytes: &e.live, ReservedBytes: &e.reserved}
+	r := &Report{Kind: KindSnapshot, Framework: "PyTorch", Device: fmt.Sprintf("GPU %d", e.h.device),
+		AllocatedBytes: &e.live, ReservedBytes: &e.reserved, PeakReservedBytes: &e.peakReserved, Causes: []Cause{}, Actions: []string{}, Unhelpful: []string{}}
 	cached := e.reserved - min(e.reserved, e.live+e.pending)
 	r.CachedBytes = &cached
+	if e.oom >= 0 {
+		r.RequestBytes, r.FreeBytes = &e.request, &e.free
+	}
 	ends, by := e.h.steps()
 	growth := growing(e.h.Leases, ends, func(l *Lease) Site { return e.sites.site(l.Stack) })
 	e.causes(r, growth, by)
 	e.judge(r, growth)
+	e.doubt(r)
 	e.whatIf(r)
 	if cut := e.h.snapshot.Cut; cut != nil {
 		r.Unhelpful = append(r.Unhelpful, "the file is cut, so that what it says of its end is missing: "+cut.Error())
@@ -125,18 +121,18 @@ func (e *evidence) causes(r *Report, growth []Growth, by string) {
 		}
 	}
 	for _, s := range shares(e.leases, func(l *Lease) string { return e.purposes.of(l).String() }) {
-		add(s.What, s.Bytes, "%d blocks", s.Count)
+		add(s.What, s.Bytes, "%s", counted(s.Count, "block"))
 	}
 	for _, s := range first(topSites, shares(e.leases, func(l *Lease) string { return e.sites.site(l.Stack).String() })) {
-		add("call site", s.Bytes, "%s, %d blocks", s.What, s.Count)
+		add("call site", s.Bytes, "%s, %s", s.What, counted(s.Count, "block"))
 	}
 	for _, g := range first(topSites, growth) {
-		add("grows", g.Bytes, "%s: %s and %d blocks more each step, over %d steps (by %s)", g.Site, size.Format(g.PerStepBytes), g.PerStepCount, g.Steps, by)
+		add("grows", g.Bytes, "%s: %s and %s more each step, over %d steps (by %s)", g.Site, size.Format(g.PerStepBytes), counted(g.PerStepCount, "block"), g.Steps, by)
 	}
 	add("pending", e.pending, "freed by the program, in use by queued work on other streams")
 	add("rounding", e.rounding, "blocks are larger than what was asked for")
-	add("free segments", e.whole, "%d segments with nothing in them, which empty_cache() would give back", e.wholes)
-	add("holes", e.holes, "%d free pieces between blocks in use", e.pieces)
+	add("free segments", e.whole, "%s with nothing in them, which empty_cache() would give back", counted(e.wholes, "segment"))
+	add("holes", e.holes, "%s between blocks in use", counted(e.pieces, "free piece"))
 	if b := e.before; e.hole > 0 {
 		add("largest hole", e.hole, "pinned by %s", e.sites.site(b.Stack))
 	}
@@ -144,8 +140,16 @@ func (e *evidence) causes(r *Report, growth []Growth, by string) {
 		return
 	}
 	for _, s := range first(3, e.leftover()) {
-		add("cache left over", s.Bytes, "free at the end, in %d segments that were taken for %s", s.Count, s.What)
+		add("cache left over", s.Bytes, "free at the end, in %s taken for %s", counted(s.Count, "segment"), s.What)
 	}
+}
+
+// counted gives a number with its noun.
+func counted(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }
 
 func first[T any](n int, list []T) []T { return list[:min(n, len(list))] }

@@ -37,7 +37,7 @@ func TestRecordedJobs(t *testing.T) {
 
 // TestRecordedLeak explains an evaluation that keeps its outputs on the device.
 func TestRecordedLeak(t *testing.T) {
-	r, err := ExplainSnapshot(load(t, "leak_cache.pickle.gz"))
+	r, err := explainWorst(load(t, "leak_cache.pickle.gz"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestRecordedHealth(t *testing.T) {
 	few, many := load(t, "bert_fixed.pickle.gz"), load(t, "bert_ckpt.pickle.gz")
 	many.Traces[0] = window(many.Traces[0], many.Traces[0].Len()-1000)
 	for name, s := range map[string]*trace.Snapshot{"bert_fixed": few, "the end of bert_ckpt": many} {
-		r, err := ExplainSnapshot(s)
+		r, err := explainWorst(s)
 		if err != nil || r.Verdict != Healthy {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}

@@ -23,6 +23,9 @@ func (e *evidence) judge(r *Report, growth []Growth) {
 		g := growth[0]
 		r.Verdict = Leak
 		r.Summary = fmt.Sprintf("%s more lives after every step (%s over %d steps), the most of it allocated by %s", size.Format(perStep), size.Format(total), g.Steps, g.Site)
+		if e.oom >= 0 {
+			r.Summary += ", until " + e.failure()
+		}
 		r.Actions = append(r.Actions, leakActions(g)...)
 		r.Unhelpful = append(r.Unhelpful, "allocator settings and torch.cuda.empty_cache(): the memory is in use, not cached")
 	case e.oom >= 0:
@@ -33,11 +36,57 @@ func (e *evidence) judge(r *Report, growth []Growth) {
 		r.Actions = append(r.Actions, "call torch.cuda.memory._record_memory_history() before the run, and take the snapshot after memory has run out")
 	case e.h.snapshot.Cut != nil:
 		r.Verdict = Unknown
-		r.Summary = fmt.Sprintf("the file is cut, and what stands before its end tells of no failure: %s live at the peak, with %s reserved", size.Format(e.live), size.Format(e.reserved))
+		r.Summary = "the file is cut, and what stands before its end tells of no failure: " + e.atPeak()
 	default:
 		r.Verdict = Healthy
-		r.Summary = fmt.Sprintf("nothing failed and nothing grows: %s live at the peak, with %s reserved", size.Format(e.live), size.Format(e.reserved))
+		r.Summary = "nothing failed and nothing grows: " + e.atPeak()
+		e.hint(r)
 	}
+}
+
+// atPeak says what was live at the peak and what was reserved, then and at
+// most, which is what tools beside show.
+func (e *evidence) atPeak() string {
+	if e.peakReserved == 0 {
+		return fmt.Sprintf("%s live at the peak; the record does not tell what was reserved", size.Format(e.live))
+	}
+	text := fmt.Sprintf("%s live at the peak, with %s reserved", size.Format(e.live), size.Format(e.reserved))
+	if e.peakReserved > e.reserved {
+		text += fmt.Sprintf(" then and %s at most", size.Format(e.peakReserved))
+	}
+	return text
+}
+
+// A word is said where more than muchReserved times what is live at the peak is
+// reserved, and more than muchUnused bytes beyond it.
+const (
+	muchReserved = 1.5
+	muchUnused   = 256 << 20
+)
+
+// hint says that a job that is well takes much more than it uses.
+func (e *evidence) hint(r *Report) {
+	if e.live == 0 || float64(e.peakReserved) < muchReserved*float64(e.live) || e.peakReserved-e.live < muchUnused {
+		return
+	}
+	r.Actions = append(r.Actions, fmt.Sprintf("to take less of the device (%.1f times what is live at the peak was reserved): torch.cuda.empty_cache() once between phases, the largest batch first, or other settings",
+		float64(e.peakReserved)/float64(e.live)))
+}
+
+// doubt says of a record that contradicts itself that it does, and calls it
+// anything but healthy.
+func (e *evidence) doubt(r *Report) {
+	n, first := Check(e.h.snapshot).Contradictions()
+	if n == 0 {
+		return
+	}
+	text := fmt.Sprintf("this record contradicts itself in %s (first: %s), so that its figures may be wrong: headroom check lists them", counted(n, "place"), first)
+	if r.Verdict == Healthy {
+		r.Verdict = Unknown
+		r.Summary = text + "; by them, " + r.Summary
+		return
+	}
+	r.Summary += "; but " + text
 }
 
 func leakActions(g Growth) []string {
@@ -51,13 +100,15 @@ func leakActions(g Growth) []string {
 	}
 }
 
+// failure gives the figures of the failed request.
+func (e *evidence) failure() string {
+	return fmt.Sprintf("%s was asked for with %s free on the device and %s reserved, of it %s live and %s free",
+		size.Format(e.request), size.Format(e.free), size.Format(e.reserved), size.Format(e.live), size.Format(e.reserved-min(e.reserved, e.live+e.pending)))
+}
+
 // judgeOOM judges a failed request by its figures.
 func (e *evidence) judgeOOM(r *Report) {
-	event := e.h.Event(e.oom)
-	request, free, slack := event.Size, event.Addr, *r.CachedBytes
-	r.RequestBytes, r.FreeBytes = &request, &free
-	figures := fmt.Sprintf("%s was asked for with %s free on the device and %s reserved, of it %s live and %s free",
-		size.Format(request), size.Format(free), size.Format(e.reserved), size.Format(e.live), size.Format(slack))
+	request, free, slack, figures := e.request, e.free, *r.CachedBytes, e.failure()
 	switch {
 	case free >= request:
 		r.Verdict = Limit
@@ -100,8 +151,8 @@ func (e *evidence) whatIf(r *Report) {
 	var capacity uint64
 	if e.oom >= 0 {
 		capacity = recorded.PeakReservedBytes
-		if *r.FreeBytes < *r.RequestBytes {
-			capacity = max(capacity, e.reserved+*r.FreeBytes)
+		if e.free < e.request {
+			capacity = max(capacity, e.reserved+e.free)
 		}
 	}
 	conf, name := e.h.Conf, "expandable_segments:True"
@@ -120,6 +171,8 @@ func (e *evidence) try(r *Report, recorded *Result, name string, o Options) {
 	}
 	helps, line := got.OOM == nil, fmt.Sprintf("%s would have served every request within %s", name, size.Format(o.Capacity))
 	switch {
+	case e.oom < 0 && got.PeakReservedBytes == recorded.PeakReservedBytes:
+		return
 	case e.oom < 0:
 		helps = got.PeakReservedBytes < recorded.PeakReservedBytes
 		line = fmt.Sprintf("%s would have reserved %s at most instead of %s", name, size.Format(got.PeakReservedBytes), size.Format(recorded.PeakReservedBytes))

@@ -3,6 +3,8 @@ package inspect
 import (
 	"bytes"
 	"io"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/pprof/profile"
@@ -98,13 +100,17 @@ func TestExportOfUnknownDevice(t *testing.T) {
 	}
 }
 
-func TestWorstDevice(t *testing.T) {
+func TestWorst(t *testing.T) {
 	s := train(2, func(int) uint64 { return 0 }).snapshot()
 	s.Traces = append([]*trace.Trace{{}}, s.Traces...)
-	if d, err := WorstDevice(s); d != 1 || err != nil {
-		t.Errorf("device %d, %v", d, err)
+	if h, err := Worst(s); err != nil || h.Device() != 1 {
+		t.Errorf("%v, %v", h, err)
 	}
-	if d, err := WorstDevice(&trace.Snapshot{}); err == nil {
-		t.Errorf("device %d of nothing", d)
+	s.Traces[0].Append(trace.Entry{Event: trace.Event{Action: trace.OOM, Addr: 1, Size: 2}})
+	if h, err := Worst(s); err != nil || h.Device() != 0 || !slices.Equal(Devices(s), []int{0, 1}) {
+		t.Errorf("%v, %v: the one that ran out of memory is the worst; devices %v", h, err, Devices(s))
+	}
+	if _, err := Worst(&trace.Snapshot{}); err == nil || !strings.Contains(err.Error(), "no memory") {
+		t.Errorf("nothing: %v", err)
 	}
 }

@@ -110,8 +110,12 @@ func (h *History) Replay(o Options) (*Result, error) {
 		return nil, fmt.Errorf("policy %q is none of %s, %s, %s", o.Policy, PyTorch, Headroom, Planned)
 	}
 	r, err := replay(o)
-	if err == nil && h.Len() == 0 && h.snapshot.Cut == nil {
+	switch {
+	case err != nil:
+	case h.Len() == 0 && h.snapshot.Cut == nil:
 		r.Notes = append(r.Notes, "the record holds no events, so that nothing was replayed (was torch.cuda.memory._record_memory_history called?)")
+	case o.Conf != nil || o.Capacity > 0 || r.Policy != PyTorch:
+		r.Notes = append(r.Notes, "where the driver would put segments is not known, so that the figures are right within about 1 % only")
 	}
 	return r, err
 }

@@ -48,6 +48,10 @@ func (r *replayer) compareEnd() {
 		r.differs("the file is cut, so the end of the record is not known")
 		return
 	}
+	if r.h.Len() == 0 {
+		r.differs("there are no events, so that there is nothing to compare")
+		return
+	}
 	r.compare(r.h.Len())
 	want := r.h.finalSegments()
 	got := r.m.layout(r.h.device)

@@ -26,6 +26,19 @@ type headroomReplayer struct {
 	observe   func(event int, s alloc.Stats)
 }
 
+// mostStreams bounds a replay. The allocator keeps some KiB for each stream, and
+// programs use a few.
+const mostStreams = 1 << 10
+
+// streams is the number of streams that blocks were allocated on.
+func (h *History) streams() int {
+	seen := map[int]bool{}
+	for i := range h.Leases {
+		seen[h.Leases[i].Stream] = true
+	}
+	return len(seen)
+}
+
 // maxCapacity stands for a device that never fails. The allocator keeps a
 // handle for each 2 MiB in use, so a larger one might take all memory here.
 const maxCapacity = 1 << 40
@@ -36,6 +49,9 @@ func (h *History) replayHeadroom(o Options) (*Result, error) {
 		capacity = maxCapacity
 	} else if capacity > maxCapacity {
 		return nil, fmt.Errorf("a capacity of %s is more than a replay on %s's allocator holds, which is %s", size.Format(capacity), Headroom, size.Format(maxCapacity))
+	}
+	if n := h.streams(); n > mostStreams {
+		return nil, fmt.Errorf("the record uses %d streams, and a replay on %s's allocator takes at most %d", n, Headroom, mostStreams)
 	}
 	dev, err := device.OpenNull(device.NullOptions{Capacity: capacity, Virtual: true, Alias: true})
 	if err != nil {

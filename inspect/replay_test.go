@@ -249,11 +249,11 @@ func TestReplayOptions(t *testing.T) {
 		}
 	}
 	got, err := Replay(s, Options{Conf: conf("garbage_collection_threshold:0.5")})
-	if err != nil || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], "per_process_memory_fraction") {
+	if err != nil || len(got.Notes) != 2 || !strings.Contains(got.Notes[0], "per_process_memory_fraction") || !strings.Contains(got.Notes[1], "within about 1 %") {
 		t.Errorf("%+v, %v", got, err)
 	}
 	got, err = Replay(&trace.Snapshot{}, Options{})
-	if err != nil || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], "no events") || got.Events != 0 || !got.Exact {
+	if err != nil || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], "no events") || got.Events != 0 || got.Exact {
 		t.Errorf("an empty snapshot: %+v, %v", got, err)
 	}
 }

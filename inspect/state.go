@@ -83,6 +83,9 @@ func NewHistory(s *trace.Snapshot, device int) *History {
 	return h
 }
 
+// Device is the number of the device.
+func (h *History) Device() int { return h.device }
+
 // Len is the number of events.
 func (h *History) Len() int { return h.trace.Len() }
 

@@ -43,13 +43,17 @@ var ErrNoMessage = errors.New("no memory error found")
 // around key words are read. The error wraps ErrNoMessage when there is none and
 // says what the text looks like.
 func ExplainText(text string) (*Report, error) {
-	lines := newLayout(excerpt(decode(text)))
+	text = decode(text)
+	lines := newLayout(excerpt(text))
 	m := bestMessage(lines.streams(false))
 	if unwrapped := bestMessage(lines.streams(true)); unwrapped.repairs(m, lines.wrapped()) {
 		m = unwrapped
 	}
 	if m == nil {
 		return nil, noMessage(text)
+	}
+	if len(text) > maxText {
+		m.recount(text)
 	}
 	verdict := m.wording.judge(m)
 	return m.report(verdict), nil
@@ -75,7 +79,7 @@ var startsJSON = regexp.MustCompile(`^\s*(?:\{\s*["}]|\[\s*[\[{\]])`)
 
 // binary recognises pickles, compressed files and others that are no text.
 func binary(text string) bool {
-	for _, magic := range []string{"\x80", "\x1f\x8b", "\x28\xb5\x2f\xfd"} {
+	for _, magic := range []string{"\x80", "\x1f\x8b", "\x28\xb5\x2f\xfd", "\xfd7zXZ", "BZh"} {
 		if strings.HasPrefix(text, magic) {
 			return true
 		}
@@ -122,6 +126,7 @@ type message struct {
 	tags    []string          // what the rules and the sentences choose by
 	words   map[string]string // values for sentences that are not bytes
 	count   int               // messages of this wording in the text
+	more    bool              // there may be more of them
 	devices []string          // of all of them
 }
 
@@ -146,6 +151,36 @@ func (m *message) tells(o *message) bool {
 		return m.rank < o.rank
 	}
 	return m.details() > o.details()
+}
+
+// recount counts the messages of m's wording in a text of which m was found in
+// an excerpt, line by line: as far as they stand in one line each.
+func (m *message) recount(text string) {
+	m.more = true
+	if m.wording.startRE == nil {
+		return
+	}
+	n, last := 0, ""
+	for line := range strings.SplitSeq(text, "\n") {
+		if !m.wording.occurs(line) {
+			continue
+		}
+		for _, part := range m.wording.parts(line) {
+			if n++; part != last {
+				m.devices = appendNew(m.devices, deviceIn(part))
+			}
+			last = part
+		}
+	}
+	m.count = max(m.count, n)
+}
+
+// appendNew appends a name unless it is empty or there already.
+func appendNew(names []string, name string) []string {
+	if name == "" || slices.Contains(names, name) {
+		return names
+	}
+	return append(names, name)
 }
 
 // repairs reports whether m, read from the text as if lines of it had been cut
@@ -178,7 +213,10 @@ func bestMessage(texts []string) *message {
 			count, devices = 0, nil
 		}
 		if best == nil || m.rank <= best.rank {
-			count, devices = count+m.count, append(devices, m.devices...)
+			count += m.count
+			for _, d := range m.devices {
+				devices = appendNew(devices, d)
+			}
 		}
 		if m.tells(best) {
 			best = m
@@ -195,7 +233,7 @@ func firstWording(text string) *message {
 	table := wordings()
 	for rank := range table {
 		w := &table[rank]
-		if !slices.ContainsFunc(w.keys, func(key string) bool { return strings.Contains(text, key) }) {
+		if !w.occurs(text) {
 			continue
 		}
 		var best *message
@@ -204,9 +242,7 @@ func firstWording(text string) *message {
 		for _, part := range parts {
 			m := w.read(part, rank)
 			m.context = text
-			if m.device != "" && !slices.Contains(devices, m.device) {
-				devices = append(devices, m.device)
-			}
+			devices = appendNew(devices, m.device)
 			if m.tells(best) {
 				best = m
 			}

@@ -128,7 +128,11 @@ func (m *message) report(v Verdict) *Report {
 	}
 	r.Summary = append(m.sentences(summaries, v), meaning(v))[0]
 	if m.count > 1 {
-		r.Summary += fmt.Sprintf(" The text holds %d such messages", m.count)
+		atLeast := ""
+		if m.more {
+			atLeast = "at least "
+		}
+		r.Summary += fmt.Sprintf(" The text holds %s%d such messages", atLeast, m.count)
 		if len(m.devices) > 1 {
 			r.Summary += " (" + strings.Join(slices.Sorted(slices.Values(m.devices)), ", ") + ")"
 		}

@@ -20,6 +20,9 @@ const (
 // absurd reports a size or counter that cannot be true.
 func (m *message) absurd() bool {
 	f := m.figures
+	if m.words["impossible"] != "" {
+		return true
+	}
 	if max(f[figAllocated], f[figReserved]) >= unreal {
 		m.tag("wrapped")
 		return true
@@ -29,6 +32,19 @@ func (m *message) absurd() bool {
 		device = f[figTotal]
 	}
 	return f[figRequest] >= unreal || f[figRequest]/absurdFactor > device
+}
+
+// contradicts reports figures that cannot be true together, or a request for
+// nothing.
+func (m *message) contradicts() bool {
+	f := m.figures
+	switch {
+	case f.has(figFree, figTotal) && f[figFree] > f[figTotal]+f[figTotal]/100:
+		m.tag("overfull")
+	case f.has(figRequest) && f[figRequest] == 0:
+		m.tag("nothing")
+	}
+	return m.is("overfull") || m.is("nothing")
 }
 
 // huge reports a request that no usual device holds, where the device's size
@@ -44,7 +60,7 @@ func judgePool(m *message) Verdict {
 	switch {
 	case m.secondary():
 		return Symptom
-	case m.absurd():
+	case m.absurd() || m.contradicts():
 		return Corrupt
 	case m.limited():
 		return Limit

@@ -9,8 +9,12 @@ import (
 )
 
 // sizePattern matches a number with its unit as the frameworks print it:
-// "39.12 MiB", "560.44MiB", "8.41G", "1,073,741,824 bytes".
-const sizePattern = `\d[\d,]*(?:\.\d+)?\s?(?i:bytes?|[KMGTPE]i?B|[KMGTPE]|B)\b`
+// "39.12 MiB", "560.44MiB", "8.41G", "1,073,741,824 bytes"; and what is no size
+// in its place, such as "-2.00 GiB", "nan GiB" or "1e+308 GiB".
+const sizePattern = `(?:-?\d[\d,]*(?:\.\d+)?(?:e\+?\d+)?|-?(?i:nan|inf))\s?(?i:bytes?|[KMGTPE]i?B|[KMGTPE]|B)\b`
+
+// noSize matches what sizePattern matches and is no size.
+var noSize = regexp.MustCompile(`^\s*-|^\s*(?i:nan|inf)|\de\+?\d`)
 
 // countPattern matches a whole number without a unit.
 const countPattern = `\d[\d,]*`

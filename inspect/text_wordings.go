@@ -218,7 +218,7 @@ var rawWordings = []wording{
 			{figure: figGraph, pattern: `memory\.graph\.full="?(<size>)`},
 		}},
 	{framework: "the operating system", tags: []string{"host"}, judge: always(HostMemory), detail: func(m *message) { m.device = "host" },
-		keys: []string{"CPUAllocator", "requires more system memory", "ArrayMemoryError", "for an array with shape", "total-vm:",
+		keys: []string{"Out of memory: Kill", "out of memory: Kill", "oom-kill", "oom_reaper", "OOMKilled", "CPUAllocator", "requires more system memory", "ArrayMemoryError", "for an array with shape", "total-vm:",
 			"killed by signal", "insufficient shared memory", "cuda_host_bfc", "on host: CUDA_ERROR", "pinned host memory", "[HOST]",
 			"from HOST memory", "std::bad_alloc", "Cannot allocate memory"},
 		phrases: []phrase{
@@ -237,6 +237,8 @@ var rawWordings = []wording{
 	{framework: "mixed precision", tags: []string{"scaler"}, detail: detailScaler, judge: judgeScaler,
 		keys: []string{"loss scale", "OVERFLOW!", "radient overflow", "Grad overflow", "without overflow", "oss is nan", "oss is inf"},
 		must: `[oO]verflow|OVERFLOW|already at minimum|inimum loss scale|oss (?:scale)?(?: is|:|=)? ?(?:inf|nan|0\.0\b)`},
+	{framework: "the operating system", tags: []string{"host", "killed"}, judge: always(HostMemory), detail: func(m *message) { m.device = "host" },
+		keys: []string{"Killed", "zsh: killed"}, must: `(?:^ ?|: line \d+: ?\d* ?|\] ?\+? ?)Killed\b|zsh: killed\b|\bKilled ?$`},
 	{framework: "TensorFlow", tags: []string{"tf"}, judge: always(Benign),
 		keys: []string{"this is not a failure"},
 		phrases: []phrase{
@@ -276,6 +278,11 @@ func allKeys() []string {
 	return keys
 }
 
+// occurs says whether one of the key words stands in text.
+func (w *wording) occurs(text string) bool {
+	return slices.ContainsFunc(w.keys, func(key string) bool { return strings.Contains(text, key) })
+}
+
 // parts cuts text into the messages of this wording.
 func (w *wording) parts(text string) []string {
 	if w.mustRE != nil && !w.mustRE.MatchString(text) {
@@ -285,7 +292,7 @@ func (w *wording) parts(text string) []string {
 		return []string{text}
 	}
 	var parts []string
-	starts := w.startRE.FindAllStringIndex(text, 256)
+	starts := w.startRE.FindAllStringIndex(text, -1)
 	for i, at := range starts {
 		to := len(text)
 		if i+1 < len(starts) {
@@ -304,18 +311,29 @@ var (
 	processes  = regexp.MustCompile(`Process (\d+) has (` + sizePattern + `) memory in use`)
 )
 
+// deviceIn is the first device that a text names, empty if there is none.
+func deviceIn(text string) string {
+	groups := deviceName.FindStringSubmatch(text)
+	if groups == nil {
+		return ""
+	}
+	return strings.ReplaceAll(cmp.Or(groups[1], "GPU"), "XPU", "GPU") + " " + groups[2]
+}
+
 // read takes the figures out of one message.
 func (w *wording) read(text string, rank int) *message {
 	m := &message{wording: w, rank: rank, text: text, figures: amounts{}, words: map[string]string{}, tags: w.tags}
 	for _, p := range w.phrases {
 		if groups := p.re.FindStringSubmatch(text); groups != nil && !m.figures.has(p.figure) {
 			i := 1 + slices.IndexFunc(groups[1:], func(g string) bool { return g != "" })
+			if noSize.MatchString(groups[i]) {
+				m.words["impossible"] = groups[i]
+				continue
+			}
 			m.figures[p.figure] = sumBytes(groups[i], w.decimal)
 		}
 	}
-	if groups := deviceName.FindStringSubmatch(text); groups != nil {
-		m.device = strings.ReplaceAll(cmp.Or(groups[1], "GPU"), "XPU", "GPU") + " " + groups[2]
-	}
+	m.device = deviceIn(text)
 	for _, groups := range processes.FindAllStringSubmatch(text, 64) {
 		if n := parseBytes(groups[2], false); n < unreal {
 			m.others = append(m.others, process{groups[1], n})

@@ -38,7 +38,7 @@ var summaries = []sentence{
 	{Limit, "", "{framework}'s pool has reached its largest size, and {request} more was asked."},
 
 	{OversizeRequest, "", "{request} asked in one piece, {over} more than the {total} that {device} has in all."},
-	{OversizeRequest, "", "{allocated} is live on a device of {total}: {paged} of it is paged to system memory already, and {request} more was asked."},
+	{OversizeRequest, "", "{allocated} is live on a device of {total}, {paged} more than it has, and {request} more was asked. What is too much may be paged to system memory, as some drivers do; the message does not say."},
 	{OversizeRequest, "tf", "{request} asked in one piece from a pool of {limit}."},
 	{OversizeRequest, "", "{request} asked in one piece: almost no accelerator has that much."},
 
@@ -54,6 +54,9 @@ var summaries = []sentence{
 	{OtherProcess, "vllm", "{free} of {total} on {device} was free at the start and {request} is wanted: somebody else holds the rest."},
 	{OtherProcess, "tf", "TensorFlow wanted {request} for its pool at the start and the driver refused: somebody else holds a part of {device}."},
 
+	{Corrupt, "", "The message speaks of {$impossible}, which is no size: the number is wrong, the memory is not at fault."},
+	{Corrupt, "overfull", "The message says that {free} is free on a device of {total} in all: its figures cannot be true together."},
+	{Corrupt, "nothing", "Nothing (0 bytes) was asked for, which cannot fail for want of memory: the size is wrong, the memory is not at fault."},
 	{Corrupt, "wrapped", "The counter of used memory stands at {#allocated} bytes, which is a negative number that wrapped at 2^64: the accounting is broken, not the memory full."},
 	{Corrupt, "", "{request} asked, {request:total} times what {device} has ({total}): the size is wrong, the memory is not at fault."},
 	{Corrupt, "", "{#request} bytes ({request}) asked in one piece: the size is wrong, the memory is not at fault."},
@@ -67,6 +70,7 @@ var summaries = []sentence{
 	{KVConfig, "sglang", "After the weights are loaded, the static fraction leaves no memory for the key-value cache."},
 	{KVConfig, "", "The server's settings do not leave enough memory for {#tokens} tokens."},
 
+	{HostMemory, "killed", "The system killed the program. It does that when the computer's own memory runs out (dmesg tells whether it was that); the accelerator is not involved."},
 	{HostMemory, "", "The computer's own memory could not give {request}, with {free} available; the accelerator is not involved."},
 	{HostMemory, "", "The computer's own memory could not give {request}; the accelerator is not involved."},
 
@@ -163,8 +167,10 @@ var actions = []sentence{
 	{OtherProcess, "vllm", "Set --gpu-memory-utilization below {free:total}, or end the other processes."},
 
 	{Corrupt, "wrapped", "Restart the container or the sharing layer, so that its counters start again, and update it; the device's true use is in nvidia-smi on the host."},
-	{Corrupt, "-wrapped", "Look for the size at the failing line: a wrong shape or broadcast, an index or length read from garbage, an integer that overflowed, data that is damaged."},
-	{Corrupt, "-wrapped", "Print the shapes just before it, and run once on the CPU (CUDA_LAUNCH_BLOCKING=1 on the GPU) to get the true line."},
+	{Corrupt, "-wrapped -overfull", "Look for the size at the failing line: a wrong shape or broadcast, an index or length read from garbage, an integer that overflowed, data that is damaged."},
+	{Corrupt, "-wrapped -overfull", "Print the shapes just before it, and run once on the CPU (CUDA_LAUNCH_BLOCKING=1 on the GPU) to get the true line."},
+
+	{Corrupt, "overfull", "Compare with nvidia-smi on the host: a driver, a virtual machine or a sharing layer reports wrong figures, or the message was put together from two."},
 
 	{Leak, "cupy", "Look whether the pool grows from step to step: cupy.get_default_memory_pool().used_bytes() and total_bytes() after each."},
 	{Leak, "cupy", "Used bytes that grow: arrays or graphs are kept (losses, hooks, caches). Only total bytes that grow: call free_all_blocks() between phases, and update CuPy and Chainer."},

@@ -51,7 +51,7 @@ var verdicts = []VerdictInfo{
 	{Symptom, "The message follows from another failure: the cause stands elsewhere."},
 	{Benign, "Nothing failed: the message says that something would be faster, or that a retry is normal."},
 	{Healthy, "Nothing failed and nothing grows."},
-	{Unknown, "Memory ran out and the message does not hold the figures that would say why; or a snapshot is cut, or holds no history."},
+	{Unknown, "Memory ran out and the message does not hold the figures that would say why; or a snapshot is cut, contradicts itself, or holds no history."},
 }
 
 // Verdicts lists every verdict with its meaning.
@@ -69,7 +69,7 @@ const (
 	KindSnapshot  = "snapshot"
 )
 
-// Report is the answer of ExplainText: the verdict, the arithmetic behind it
+// Report is the answer of ExplainText and History.Explain: the verdict, the arithmetic behind it
 // and what to do. A figure is nil when the input does not hold it and it cannot
 // be computed from those that it holds.
 type Report struct {
@@ -79,14 +79,15 @@ type Report struct {
 	Framework string  `json:"framework"` // who wrote the message: "PyTorch", "JAX", …
 	Device    string  `json:"device"`    // such as "GPU 0", empty when unknown
 
-	RequestBytes   *uint64 `json:"request_bytes"`   // what could not be had
-	TotalBytes     *uint64 `json:"total_bytes"`     // of the device
-	FreeBytes      *uint64 `json:"free_bytes"`      // of the device, by the driver
-	AllocatedBytes *uint64 `json:"allocated_bytes"` // live: handed out by the framework
-	ReservedBytes  *uint64 `json:"reserved_bytes"`  // taken from the device by the framework
-	CachedBytes    *uint64 `json:"cached_bytes"`    // reserved and not live
-	OutsideBytes   *uint64 `json:"outside_bytes"`   // neither free nor reserved by the framework
-	LimitBytes     *uint64 `json:"limit_bytes"`     // allowed by a setting, or the largest single allocation
+	RequestBytes      *uint64 `json:"request_bytes"`       // what could not be had
+	TotalBytes        *uint64 `json:"total_bytes"`         // of the device
+	FreeBytes         *uint64 `json:"free_bytes"`          // of the device, by the driver
+	AllocatedBytes    *uint64 `json:"allocated_bytes"`     // live: handed out by the framework
+	ReservedBytes     *uint64 `json:"reserved_bytes"`      // taken from the device by the framework
+	PeakReservedBytes *uint64 `json:"peak_reserved_bytes"` // the same at most; of a snapshot
+	CachedBytes       *uint64 `json:"cached_bytes"`        // reserved and not live
+	OutsideBytes      *uint64 `json:"outside_bytes"`       // neither free nor reserved by the framework
+	LimitBytes        *uint64 `json:"limit_bytes"`         // allowed by a setting, or the largest single allocation
 
 	Causes    []Cause  `json:"causes"`    // what the memory is, the one that matters first
 	Actions   []string `json:"actions"`   // what to do, most useful first

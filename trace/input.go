@@ -87,6 +87,17 @@ func (in *input) ends(what string) error {
 	return err
 }
 
+// rest is an error if the input goes on, or does not end as it should.
+func (in *input) rest() error {
+	switch {
+	case len(in.peek(1)) > 0:
+		return fmt.Errorf("the file goes on after the record, which ends at byte %d", in.at())
+	case !errors.Is(in.err, io.EOF):
+		return fmt.Errorf("the file is damaged or cut behind byte %d: %w", in.at(), in.err)
+	}
+	return nil
+}
+
 // Read gives bytes as io.Reader does, for readers of other formats.
 func (in *input) Read(p []byte) (int, error) {
 	if len(in.peek(1)) == 0 {

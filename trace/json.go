@@ -39,7 +39,7 @@ func readJSON(in *input) (*Snapshot, error) {
 
 // cut gives what was read of a file that ended early.
 func (r *jsonReader) cut(err error) (*Snapshot, error) {
-	if r.s.empty() {
+	if r.s.Empty() {
 		return nil, fmt.Errorf("nothing could be read: %w", err)
 	}
 	r.s.Cut = err

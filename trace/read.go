@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 
@@ -27,6 +28,8 @@ const (
 	KindWebPage Kind = "a web page"
 	KindText    Kind = "text"
 	KindZip     Kind = "a zip archive"
+	KindXZ      Kind = "compressed by xz"
+	KindBzip2   Kind = "compressed by bzip2"
 	KindJSON    Kind = "JSON"
 	KindPickle  Kind = "a pickle"
 	KindBinary  Kind = "of an unknown format"
@@ -63,7 +66,8 @@ func ReadFile(path string) (*Snapshot, error) {
 // and a few bytes an event.
 //
 // Of an input that ends early, or whose compression is damaged, it gives what
-// stood before, and Snapshot.Cut says where it ended. An input that is something
+// stood before, and Snapshot.Cut says where it ended; Snapshot.Damage and
+// Snapshot.Oddities say what else is wrong with it. An input that is something
 // else gives a *FormatError, a pickle that imports or calls something an
 // *UnsafeError. An error of r ends the reading.
 func Read(r io.Reader) (*Snapshot, error) {
@@ -78,6 +82,12 @@ func Read(r io.Reader) (*Snapshot, error) {
 		return nil, src.err
 	}
 	return s, err
+}
+
+// Decompress gives what r holds without its compression by gzip or zstd, if it
+// has one. closeAll is to be called in any case.
+func Decompress(r io.Reader) (plain io.Reader, closeAll func(), err error) {
+	return decompress(newInput(r))
 }
 
 // decompress takes the compression off. closeAll is to be called in any case.
@@ -125,8 +135,17 @@ func read(in *input) (*Snapshot, error) {
 		return nil, &FormatError{KindPickle, "its protocol is 0 or 1, which PyTorch never writes"}
 	case is("PK\x03\x04"):
 		return nil, &FormatError{KindZip, "such as torch.save writes, with weights; a snapshot is written by torch.cuda.memory._dump_snapshot"}
+	case is("\xfd7zXZ\x00"):
+		return nil, &FormatError{KindXZ, "unpack it first (xz -dc FILE | headroom explain -)"}
+	case is("BZh"):
+		return nil, &FormatError{KindBzip2, "unpack it first (bzip2 -dc FILE | headroom explain -)"}
 	case is("{"), is("["):
-		return readJSON(in)
+		s, err := readJSON(in)
+		if err == nil && s.Cut == nil {
+			in.skip(math.MaxInt64)
+			s.Damage = in.rest()
+		}
+		return s, err
 	case is("<"):
 		return nil, &FormatError{KindWebPage, "it begins " + quoted(start) + "; download the file itself, not the page that shows it"}
 	case is("version https://git-lfs"):
@@ -169,11 +188,14 @@ func readPickle(in *input) (*Snapshot, error) {
 	}
 	s, found := u.snapshot()
 	switch {
-	case cut && (!found || s.empty()):
+	case cut && (!found || s.Empty()):
 		return nil, fmt.Errorf("nothing could be read: %w", err)
 	case !found:
 		return nil, &FormatError{KindPickle, "it holds " + u.describe(u.root) + ", and not the segments and traces of an allocator"}
 	}
 	s.Cut = err
+	if !cut {
+		s.Damage = in.rest()
+	}
 	return s, nil
 }

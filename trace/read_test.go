@@ -394,7 +394,7 @@ func TestNumbers(t *testing.T) {
 	for _, c := range cases {
 		file := pairs{"segments", items{}, "device_traces", items{items{pairs{"action", "alloc", "addr", c.value, "size", c.value, "stream", c.value, "time_us", c.value}}}}
 		e := mustRead(t, fmt.Sprintf("%q", c.value), assemble(styles[2], file)).Traces[0].Entry(0)
-		if e.Addr != c.want || e.Size != c.want || e.Stream != int(c.want) || e.TimeUS != int64(c.want) {
+		if e.Addr != c.want || e.Size != c.want && !(e.Size == 0 && int64(c.want) < 0) || e.Stream != int(c.want) || e.TimeUS != int64(c.want) {
 			t.Errorf("%q is read as %+v, want %d", c.value, e.Event, c.want)
 		}
 	}
@@ -476,6 +476,8 @@ func TestRefuses(t *testing.T) {
 		"a page with a mark":   {"\ufeff<html>", KindWebPage, "download the file itself"},
 		"an error text":        {"torch.OutOfMemoryError: CUDA out of memory.\nTried", KindText, "torch.OutOfMemoryError: CUDA out of memory."},
 		"a Git LFS pointer":    {"version https://git-lfs.github.com/spec/v1\noid", KindText, "git lfs pull"},
+		"an xz file":           {"\xfd7zXZ\x00\x00\x04", KindXZ, "xz -dc"},
+		"a bzip2 file":         {"BZh91AY&SY", KindBzip2, "bzip2 -dc"},
 		"a checkpoint":         {"PK\x03\x04\x00\x00", KindZip, "torch.save"},
 		"bytes":                {"\x7fELF\x02\x01", KindBinary, "7f 45 4c 46"},
 		"protocol 0":           {"(dp0\n.", KindPickle, "protocol is 0 or 1"},
@@ -666,5 +668,78 @@ func TestTotals(t *testing.T) {
 		if got := s.Segments[0].Totals; got != c.want {
 			t.Errorf("%v: %+v, want %+v", c.told, got, c.want)
 		}
+	}
+}
+
+// TestOddities: a value that is not what its key says is counted, and the first
+// is told.
+func TestOddities(t *testing.T) {
+	for _, c := range []struct {
+		key   string
+		value any
+		want  string // empty: nothing is odd
+		size  uint64
+	}{
+		{"size", 512, "", 512}, {"size", 512.0, "", 512}, {"size", uint64(1) << 62, "", 1 << 62},
+		{"size", "512", `the size of the event at byte`, 0}, {"size", "512", `is the text "512"`, 0},
+		{"size", -512, "is -512", 0}, {"size", nil, "is missing, or no number", 0}, {"size", true, "is a truth value", 1},
+		{"size", uint64(1) << 63, "2⁶³ or more", 1 << 63}, {"size", 1.5, "is 1.5", 1}, {"size", math.NaN(), "is NaN", 0}, {"size", math.Inf(1), "is +Inf", math.MaxUint64},
+		{"other", 1, "the size of the event", 0}, {"addr", "x", "the addr of the event", 8}, {"device_free", -1, "the device_free of the event", 8},
+		{"addr", -1, "", 8}, {"time_us", "now", "the time_us", 8}, {"stream", items{3, 4, 5}, "the stream", 8},
+	} {
+		event := pairs{"action", "oom", c.key, c.value}
+		if c.key != "size" && c.key != "other" {
+			event = append(event, "size", 8)
+		}
+		s := mustRead(t, c.key, assemble(styles[2], pairs{"segments", items{}, "device_traces", items{items{event}}}))
+		odd := s.Oddities
+		if (odd.Count == 1) != (c.want != "") || !strings.Contains(odd.First, c.want) || s.Traces[0].Entry(0).Size != c.size {
+			t.Errorf("%s %v: %+v, want %q; size %d", c.key, c.value, odd, c.want, s.Traces[0].Entry(0).Size)
+		}
+	}
+	block := pairs{"address", 0, "size", "a", "requested_size", -1, "state", "active_allocated"}
+	s := mustRead(t, "blocks", assemble(styles[2], pairs{"segments", items{pairs{"address", 0, "allocated_size", nil, "blocks", items{block}}}}))
+	if s.Oddities.Count != 4 || !strings.Contains(s.Oddities.First, `the size of the block`) {
+		t.Errorf("a segment: %+v", s.Oddities)
+	}
+}
+
+// TestDamage: what can be read to its end and yet is not as it was written says
+// so.
+func TestDamage(t *testing.T) {
+	plain := assemble(styles[2], pairs{"segments", items{}, "device_traces", items{items{pairs{"action", "alloc", "addr", 1, "size", 2}}}})
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	z.Write(plain)
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	zipped := b.Bytes()
+	wrong := bytes.Clone(zipped)
+	wrong[len(wrong)-6] ^= 1
+	for name, c := range map[string]struct {
+		file []byte
+		want string // empty: sound
+	}{
+		"plain":            {plain, ""},
+		"zipped":           {zipped, ""},
+		"a wrong checksum": {wrong, "checksum"},
+		"no checksum":      {zipped[:len(zipped)-8], "damaged or cut"},
+		"bytes behind":     {append(bytes.Clone(zipped), "more"...), "damaged or cut"},
+		"two pickles":      {append(bytes.Clone(plain), plain...), "goes on after the record"},
+	} {
+		s := mustRead(t, name, c.file)
+		if (s.Damage == nil) != (c.want == "") || s.Damage != nil && !strings.Contains(s.Damage.Error(), c.want) || s.Traces[0].Len() != 1 {
+			t.Errorf("%s: %v, want %q", name, s.Damage, c.want)
+		}
+	}
+}
+
+// TestListsInLists: a small file cannot ask for much memory by lists that hold
+// one another.
+func TestListsInLists(t *testing.T) {
+	file := "\x80\x04)" + strings.Repeat("\x85", 1<<20) + "."
+	if _, err := Read(strings.NewReader(file)); err == nil || !strings.Contains(err.Error(), "lists in lists") {
+		t.Error(err)
 	}
 }

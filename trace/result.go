@@ -55,7 +55,7 @@ func (u *unpickler) snapshot() (s *Snapshot, found bool) {
 	case o.isDict:
 		return u.fromDict(o.items)
 	}
-	s = &Snapshot{}
+	s = &Snapshot{Oddities: u.oddities}
 	for _, v := range o.items { // the oldest format: segments alone
 		if v.kind == kindSegment {
 			s.Segments = append(s.Segments, u.segments[v.n])
@@ -65,7 +65,7 @@ func (u *unpickler) snapshot() (s *Snapshot, found bool) {
 }
 
 func (u *unpickler) fromDict(items []value) (s *Snapshot, found bool) {
-	s = &Snapshot{}
+	s = &Snapshot{Oddities: u.oddities}
 	for key, v := range known(items) {
 		switch key {
 		case keySegments:

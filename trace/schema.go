@@ -2,7 +2,6 @@ package trace
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"strings"
 )
@@ -26,6 +25,8 @@ type rows struct {
 	settings    Settings
 	divisions   [16]uint64
 	root        value
+	op          int64 // offset of the current instruction
+	oddities    Oddities
 }
 
 // blockRow is a block. The oldest files do not say where it is.
@@ -69,39 +70,6 @@ func (r *rows) string(v value) string {
 	return r.strings[v.n]
 }
 
-// uint gives a value's number. Negative ones are addresses and sizes that
-// PyTorch wrote with a sign.
-func (v value) uint() uint64 {
-	switch {
-	case v.kind == kindInt || v.kind == kindUint || v.kind == kindBool:
-		return v.n
-	case v.kind != kindFloat:
-		return 0
-	}
-	switch f := math.Float64frombits(v.n); {
-	case f >= 1<<64:
-		return math.MaxUint64
-	case f > 0:
-		return uint64(f)
-	}
-	return 0
-}
-
-// int gives a value's number with its sign. Numbers from 2⁶³ on are streams
-// that are pointers: they come back from uint64 as they were.
-func (v value) int() int64 { return int64(v.uint()) }
-
-// float gives a value's number.
-func (v value) float() float64 {
-	switch v.kind {
-	case kindFloat:
-		return math.Float64frombits(v.n)
-	case kindInt:
-		return float64(int64(v.n))
-	}
-	return float64(v.uint())
-}
-
 // row makes a dictionary a row of the table that its keys tell, and gives the
 // row. It is kindOther if they tell none, or the outermost dictionary.
 func (r *rows) row(items []value) value {
@@ -138,19 +106,23 @@ func (r *rows) event(items []value) value {
 	var e row
 	var o origin
 	var category string
+	const what = "event"
+	sized := false
 	e.action = Unknown
 	for key, v := range known(items) {
 		switch key {
 		case keyAction:
 			e.action = actionOf(r.string(v))
-		case keyAddr, keyDeviceFree:
-			e.addr = v.uint()
+		case keyAddr:
+			e.addr = r.number(what, key, v)
+		case keyDeviceFree:
+			e.addr = r.size(what, key, v)
 		case keySize:
-			e.size = v.uint()
+			e.size, sized = r.size(what, key, v), true
 		case keyStream:
-			o.stream = int(v.int())
+			o.stream = int(int64(r.number(what, key, v)))
 		case keyTimeUS:
-			e.timeUS = v.int()
+			e.timeUS = int64(r.number(what, key, v))
 		case keyFrames:
 			e.stack = stackOf(v)
 		case keyCompileContext:
@@ -162,6 +134,9 @@ func (r *rows) event(items []value) value {
 		case keyCategory:
 			category = r.string(v)
 		}
+	}
+	if !sized && e.action <= OOM {
+		r.odd(what, keySize, value{})
 	}
 	e.purpose = purposeOf(category)
 	if o.compiled == nothingCompiled {
@@ -235,15 +210,16 @@ func (r *rows) frame(items []value) value {
 func (r *rows) block(items []value) value {
 	var b blockRow
 	var past historyRow
-	asked := false
+	const what = "block"
+	asked, sized := false, false
 	for key, v := range known(items) {
 		switch key {
 		case keyAddress:
-			b.Addr, b.placed = v.uint(), true
+			b.Addr, b.placed = r.number(what, key, v), true
 		case keySize:
-			b.Size = v.uint()
+			b.Size, sized = r.size(what, key, v), true
 		case keyRequestedSize:
-			b.Requested, asked = v.uint(), true
+			b.Requested, asked = r.size(what, key, v), true
 		case keyState:
 			b.State = stateOf(r.string(v))
 		case keyFrames:
@@ -253,6 +229,9 @@ func (r *rows) block(items []value) value {
 		case keyHistory:
 			past = r.lastOf(v)
 		}
+	}
+	if !sized {
+		r.odd(what, keySize, value{})
 	}
 	if b.Stack == nil {
 		b.Stack = r.shared.stacks[past.stack]
@@ -291,7 +270,7 @@ func (r *rows) history(items []value) value {
 	for key, v := range known(items) {
 		switch key {
 		case keyRealSize:
-			h.size = v.uint()
+			h.size = r.size("history of a block", key, v)
 		case keyFrames:
 			h.stack = stackOf(v)
 		}
@@ -303,16 +282,18 @@ func (r *rows) history(items []value) value {
 func (r *rows) segment(items []value) value {
 	var s Segment
 	var blocks value
+	const what = "segment"
+	sized := false
 	for key, v := range known(items) {
 		switch key {
 		case keyDevice:
-			s.Device = int(v.int())
+			s.Device = int(int64(r.number(what, key, v)))
 		case keyAddress:
-			s.Addr = v.uint()
+			s.Addr = r.number(what, key, v)
 		case keyTotalSize:
-			s.Size = v.uint()
+			s.Size, sized = r.size(what, key, v), true
 		case keyStream:
-			s.Stream = int(v.int())
+			s.Stream = int(int64(r.number(what, key, v)))
 		case keySegmentType:
 			s.Small = r.string(v) == "small"
 		case keySegmentPoolID:
@@ -325,24 +306,28 @@ func (r *rows) segment(items []value) value {
 			blocks = v
 		}
 	}
+	if !sized {
+		r.odd(what, keyTotalSize, value{})
+	}
 	s.Blocks = r.blocksOf(blocks, s.Addr)
-	s.Totals = totalsOf(items, &s)
+	s.Totals = r.totalsOf(items, &s)
 	r.segments = append(r.segments, s)
 	return value{kindSegment, uint64(len(r.segments) - 1)}
 }
 
 // totalsOf gives the totals that a file tells of a segment. If it leaves one out
 // (old ones do), that is counted.
-func totalsOf(items []value, s *Segment) Totals {
+func (r *rows) totalsOf(items []value, s *Segment) Totals {
+	const what = "segment"
 	t, told := s.Sum(), false
 	for key, v := range known(items) {
 		switch key {
 		case keyAllocatedSize:
-			t.Live, told = v.uint(), true
+			t.Live, told = r.size(what, key, v), true
 		case keyActiveSize:
-			t.Active, told = v.uint(), true
+			t.Active, told = r.size(what, key, v), true
 		case keyRequestedSize:
-			t.Requested, told = v.uint(), true
+			t.Requested, told = r.size(what, key, v), true
 		}
 	}
 	if !told {

@@ -100,10 +100,19 @@ type Snapshot struct {
 	Settings    Settings
 	Annotations []Annotation // in the order of the file
 	Cut         error        // not nil: the file ended early, and this is what stood before its end
+	Damage      error        // not nil: all could be read, and yet the file is not as it was written: a checksum differs, or something stands behind the end
+	Oddities    Oddities     // values that were read as zero or as the nearest one that can be
 	NoAddresses bool         // the file held no addresses: those here only tell blocks apart
 }
 
-// empty says whether there is neither a segment nor an event.
-func (s *Snapshot) empty() bool {
+// Oddities counts the values in a file that are not what their keys say: a size
+// that is text, negative, or missing.
+type Oddities struct {
+	Count int
+	First string // the first of them
+}
+
+// Empty says whether there is neither a segment nor an event.
+func (s *Snapshot) Empty() bool {
 	return len(s.Segments) == 0 && !slices.ContainsFunc(s.Traces, func(t *Trace) bool { return t.Len() > 0 })
 }

@@ -92,8 +92,7 @@ const (
 // unpickler is the machine.
 type unpickler struct {
 	in    *input
-	op    int64 // offset of the current instruction
-	done  bool  // STOP was met
+	done  bool // STOP was met
 	stack []value
 	marks []int
 	memo  memo
@@ -147,6 +146,9 @@ func (u *unpickler) check() error {
 	}
 	if events := u.stage.Len(); events > maxNumber {
 		return u.errorf("a list of %d events is longer than the %d that can be read", events, maxNumber)
+	}
+	if lists := int64(len(u.lists)); lists > allowance+read/32 {
+		return u.errorf("%d lists in lists are more than a file of this length can need", lists)
 	}
 	if objects := int64(len(u.open) - len(u.free)); objects > allowance+read/16 {
 		return u.errorf("%d lists and dictionaries are open", objects)

@@ -136,6 +136,9 @@ const mostShown = 10
 
 // placeOf says where a violation is.
 func placeOf(v inspect.Violation) string {
+	if v.Device < 0 && v.Event < 0 && v.Address == 0 {
+		return "the file"
+	}
 	text := fmt.Sprintf("device %d", v.Device)
 	if v.Event >= 0 {
 		text += fmt.Sprintf(", event %d", v.Event)

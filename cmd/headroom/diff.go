@@ -95,15 +95,15 @@ func (d *differ) diff(before, after string, stdin io.Reader, stderr io.Writer) (
 	if err != nil {
 		return nil, err
 	}
-	deviceA, err := d.old.choose(a)
+	old, err := d.old.choose(a)
 	if err != nil {
 		return nil, naming(before, err)
 	}
-	deviceB, err := d.new.choose(b)
+	latter, err := d.new.choose(b)
 	if err != nil {
 		return nil, naming(after, err)
 	}
-	return inspect.DiffDevices(a, deviceA, b, deviceB)
+	return inspect.Diff(old, latter), nil
 }
 
 func (d *differ) differenceOn(w io.Writer, difference *inspect.Difference) error {

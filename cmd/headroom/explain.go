@@ -173,15 +173,11 @@ func (e *explainer) explainLog(in io.Reader) (*inspect.Report, error) {
 }
 
 func (e *explainer) explainSnapshot(path string, s *trace.Snapshot) (*inspect.Report, error) {
-	device, err := e.gpu.choose(s)
+	h, err := e.gpu.choose(s)
 	if err != nil {
 		return nil, naming(path, err)
 	}
-	r, err := inspect.ExplainDevice(s, device)
-	if err != nil {
-		return nil, naming(path, err)
-	}
-	return r, e.write(s, device)
+	return h.Explain(), e.write(s, h.Device())
 }
 
 // explainText explains a text, of which nothing can be exported.

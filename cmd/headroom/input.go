@@ -52,16 +52,8 @@ func warn(path string, s *trace.Snapshot, stderr io.Writer) {
 		fmt.Fprintf(stderr, "headroom: %v: what stands before is looked at as if it were sound\n", naming(path, s.Damage))
 	}
 	if n := s.Oddities.Count; n > 0 {
-		fmt.Fprintf(stderr, "headroom: %v\n", naming(path, fmt.Errorf("%s cannot be what the file says, the first of them %s", counted(n, "value"), s.Oddities.First)))
+		fmt.Fprintf(stderr, "headroom: %v\n", naming(path, fmt.Errorf("values that cannot be true: %d (first: %s)", n, s.Oddities.First)))
 	}
-}
-
-// counted gives a number with its noun.
-func counted(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
 }
 
 // statInput gives what is known of an input's file, nil if it is none.

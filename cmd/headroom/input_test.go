@@ -104,6 +104,72 @@ func TestCutRecords(t *testing.T) {
 				t.Errorf("%s %s: status %d\n%s%s", command, name, status, stdout, stderr)
 			}
 		}
+		for _, rules := range []string{"any", "cut"} {
+			status, stdout, stderr := headroom("check", path, "--fail-on", rules)
+			if status != 1 || !strings.Contains(stdout, "  the file: the file ends early") || !strings.Contains(stderr, `the rule "cut" is broken once`) {
+				t.Errorf("check %s --fail-on %s: status %d\n%s%s", name, rules, status, stdout, stderr)
+			}
+		}
+	}
+}
+
+// TestEmptyRecords: no command calls a file without events and segments sound.
+func TestEmptyRecords(t *testing.T) {
+	path := filepath.Join(badFiles(t), "empty.pickle")
+	expect(t, []string{"explain", path}, 1, "", "neither events nor segments")
+	expect(t, []string{"replay", path}, 1, "", "neither events nor segments")
+	expect(t, []string{"diff", path, path}, 1, "", "neither events nor segments")
+	if status, stdout, stderr := headroom("check", path, "--fail-on", "any"); status != 1 || !strings.Contains(stdout, "the record is empty") || !strings.Contains(stderr, `the rule "empty" is broken`) {
+		t.Errorf("status %d\n%s%s", status, stdout, stderr)
+	}
+}
+
+// TestDamagedRecords: a wrong checksum is told, and the figures are given.
+func TestDamagedRecords(t *testing.T) {
+	whole, err := os.ReadFile(record(t, 4<<20, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	zipped := gzipped(t, whole)
+	zipped[len(zipped)-5] ^= 1
+	path := filepath.Join(t.TempDir(), "wrong.gz")
+	if err := os.WriteFile(path, zipped, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"explain", "check", "replay"} {
+		status, stdout, stderr := headroom(command, path)
+		if status != 0 || stdout == "" || !strings.Contains(stderr, path+": the file is damaged or cut behind byte") {
+			t.Errorf("%s: status %d\n%s%s", command, status, stdout, stderr)
+		}
+	}
+}
+
+// TestCompressedLogs: a text is explained also where it is compressed or its
+// end is missing, and for what is not unpacked here there is advice.
+func TestCompressedLogs(t *testing.T) {
+	const message = "CUDA out of memory. Tried to allocate 7.00 GiB. GPU 0 has a total capacity of 6.00 GiB\n"
+	dir := t.TempDir()
+	log := strings.Repeat("step 1: loss 2.3\n", 300) + message
+	zipped := gzipped(t, []byte(log))
+	for name, c := range map[string]struct {
+		content        string
+		status         int
+		stdout, stderr string
+	}{
+		"log":     {log, 0, "OVERSIZE_REQUEST  ", ""},
+		"log.gz":  {string(zipped), 0, "OVERSIZE_REQUEST  ", ""},
+		"cut.gz":  {string(zipped[:len(zipped)-6]), 0, "OVERSIZE_REQUEST  ", "the input is damaged or cut after"},
+		"log.xz":  {"\xfd7zXZ\x00\x00\x04\xe6", 1, "", "xz -dc FILE | headroom explain -"},
+		"log.bz2": {"BZh91AY&SY\x01", 1, "", "bzip2 -dc FILE | headroom explain -"},
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(c.content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		status, stdout, stderr := headroom("explain", path)
+		if status != c.status || !strings.HasPrefix(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || c.stderr == "" && stderr != "" {
+			t.Errorf("%s: status %d\n%s%s", name, status, stdout, stderr)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/headroom-go/headroom/internal/invariant"
+	"github.com/headroom-go/headroom/plan"
 	"github.com/headroom-go/headroom/train"
 )
 
@@ -101,7 +103,8 @@ func TestBadInput(t *testing.T) {
 		{[]string{"trian"}, 2, `unknown command "trian"`},
 		{[]string{"train", "--stpes", "3"}, 2, "unknown flag: --stpes"},
 		{[]string{"train", "extra"}, 2, `takes no argument "extra"`},
-		{[]string{"train", "--steps", "many"}, 2, "invalid argument"},
+		{[]string{"train", "--steps", "many"}, 2, `--steps "many" is no whole number`},
+		{[]string{"help", "trian"}, 2, `unknown command "trian"`},
 		{small(data, out, "--device", "tpu:0"), 2, `unknown device "tpu:0"`},
 		{small(data, out, "--device", "host:lots"), 2, "lots"},
 		{small(data, out, "--device", "null:1GiB"), 2, "null:1GiB computes nothing"},
@@ -238,6 +241,26 @@ func TestREADME(t *testing.T) {
 		}
 		if status, stdout, stderr := headroom(args...); status != 0 {
 			t.Errorf("headroom %s: status %d\n%s%s", strings.Join(args, " "), status, stdout, stderr)
+		}
+	}
+}
+
+// TestAutomaticBatch plans and trains with the largest batch that fits.
+func TestAutomaticBatch(t *testing.T) {
+	var out, progress bytes.Buffer
+	if code := run([]string{"plan", "--batch", "auto", "--seq", "32", "--device", "null:128MiB", "--json"}, &out, &progress); code != 0 {
+		t.Fatalf("exit %d: %s", code, &progress)
+	}
+	var p plan.Plan
+	if err := json.Unmarshal(out.Bytes(), &p); err != nil {
+		t.Fatal(err)
+	}
+	if !p.Chosen.Fits || p.Chosen.Description != "plain" || !strings.Contains(progress.String(), "are the most that fit") {
+		t.Errorf("chosen %+v; %s", p.Chosen, &progress)
+	}
+	for _, args := range [][]string{{"plan", "--batch", "many"}, {"train", "--resume", "--out", t.TempDir(), "--batch", "auto"}, {"plan", "--batch", "auto", "--device", "null:1MiB"}} {
+		if code := run(args, io.Discard, io.Discard); code != 2 {
+			t.Errorf("%q: exit %d, want 2", args, code)
 		}
 	}
 }

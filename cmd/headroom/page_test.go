@@ -20,19 +20,13 @@ func pages(t *testing.T) map[string]func(*page) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := inspect.ExplainSnapshot(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := inspect.NewHistory(s, 0).Explain()
 	report.Actions = append(report.Actions, "look at /home/somebody/"+strings.Repeat("a_long_folder/", 20)+"train.py")
 	replay, err := inspect.Replay(s, inspect.Options{Capacity: 6 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
-	difference, err := inspect.Diff(s, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	difference := inspect.Diff(inspect.NewHistory(s, 0), inspect.NewHistory(s, 0))
 	difference.Sites = []inspect.Change{{What: strings.Repeat("über_", 30) + ":12 forward (called from train.py:30 <module>)", NewBytes: 12345678901}}
 	tried := plan.Plan{Device: "null:1GiB", Tried: []plan.Trial{
 		{Description: "micro-batches of 16, recompute 4 of 12 blocks", Fits: true, PeakBytes: 123456789},

@@ -23,17 +23,18 @@ func planCommand() *cobra.Command {
 computes nothing, and shows what was tried: the peak of memory of each strategy,
 to the byte, and its time by the operations' bytes and flops.`,
 		Example: `  headroom plan --model gpt2 --batch 8 --seq 1024 --device null:24GiB
+  headroom plan --model gpt2 --batch auto --seq 1024 --device null:24GiB
   headroom plan --device host:128MiB --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.plan(cmd.Context(), cmd.OutOrStdout())
+			return f.plan(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f.add(cmd.Flags())
 	return cmd
 }
 
-func (j *jobFlags) plan(ctx context.Context, w io.Writer) error {
+func (j *jobFlags) plan(ctx context.Context, w, stderr io.Writer) error {
 	c, err := j.config()
 	if err != nil {
 		return err
@@ -46,7 +47,10 @@ func (j *jobFlags) plan(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	p, err := plan.Search(ctx, dev.Info(), c)
+	var p *plan.Plan
+	if err = j.findBatch(ctx, dev.Info(), &c, stderr); err == nil {
+		p, err = plan.Search(ctx, dev.Info(), c)
+	}
 	if err := errors.Join(err, dev.Close()); err != nil {
 		return planError(err)
 	}

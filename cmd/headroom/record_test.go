@@ -72,6 +72,9 @@ func expect(t *testing.T, args []string, status int, want, stderrHas string) {
 const soundText = `devices 1, segments 1, blocks 3, events 6
 
   rule     checked  broken
+  cut            1       0  The file is whole and undamaged.
+  empty          1       0  The file holds events or segments.
+  values        10       0  Every number in the file is one, and could be true.
   sizes          4       0  Segments and blocks hold bytes, and a block holds what was asked for.
   tiling         1       0  The blocks of a segment tile it.
   totals         1       0  The totals of a segment are the sums of its blocks.
@@ -87,6 +90,9 @@ the record agrees with itself
 const brokenText = `devices 1, segments 1, blocks 3, events 6
 
   rule     checked  broken
+  cut            1       0  The file is whole and undamaged.
+  empty          1       0  The file holds events or segments.
+  values        10       0  Every number in the file is one, and could be true.
   sizes          4       0  Segments and blocks hold bytes, and a block holds what was asked for.
   tiling         1       1  The blocks of a segment tile it.
   totals         1       0  The totals of a segment are the sums of its blocks.
@@ -115,7 +121,8 @@ func TestCheck(t *testing.T) {
 	expect(t, []string{"check", broken, "--fail-on", "time,sizes"}, 0, brokenText, "")
 	expect(t, []string{"check", broken, "--fail-on", "any"}, 1, brokenText, `the rule "tiling" is broken once`)
 	expect(t, []string{"check", broken, "--fail-on", "time,balance"}, 1, brokenText, `the rule "balance" is broken once`)
-	expect(t, []string{"check", broken, "--fail-on", "tidiness"}, 2, "", `"tidiness" is no rule`)
+	expect(t, []string{"check", broken, "--fail-on", "tidiness"}, 2, "", `--fail-on: "tidiness" is no rule: give one or more of cut, empty,`)
+	expect(t, []string{"check", broken, "--fail-on", ""}, 2, "", `"" is no rule`)
 	expect(t, []string{"check"}, 2, "", "one file")
 	expect(t, []string{"check", broken + ".gone"}, 1, "", ".gone")
 }
@@ -157,6 +164,8 @@ func TestDiff(t *testing.T) {
 	expect(t, []string{"diff", before, after, "--fail-on", "peak>5%"}, 1, want, "--fail-on peak>5% holds: from 9MiB (9437184 bytes) to 13MiB")
 	expect(t, []string{"diff", before, after, "--fail-on", "parameter>0,activation>3MiB"}, 1, want, "--fail-on activation>3MiB holds")
 	expect(t, []string{"diff", before, after, "--fail-on", "peek>5%"}, 2, "", `"peek"`)
+	expect(t, []string{"diff", before, after, "--fail-on", "peak>5"}, 2, "", "has no unit")
+	expect(t, []string{"diff", before, after, "--fail-on", ""}, 2, "", "is not of the form")
 	expect(t, []string{"diff", before}, 2, "", "two files")
 	expect(t, []string{"diff", before, after + ".gone"}, 1, "", ".gone")
 }
@@ -210,6 +219,21 @@ func TestExplainExports(t *testing.T) {
 	}
 	if status, _, stderr := headroom("explain", "CUDA out of memory. Tried to allocate 2.00 GiB.", "--pprof", pprof); status != 2 || !strings.Contains(stderr, "need a memory snapshot") {
 		t.Errorf("a text: status %d, %s", status, stderr)
+	}
+	in := record(t, 4<<20, nil)
+	link := filepath.Join(dir, "link.pickle")
+	if err := os.Symlink(in, link); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, []string{"explain", in, "--pprof", in}, 2, "", "is the input, which would be written over")
+	expect(t, []string{"explain", in, "--perfetto", link}, 2, "", "is the input, which would be written over")
+	expect(t, []string{"explain", in, "--perfetto", dir + "/./new", "--pprof", filepath.Join(dir, "new")}, 2, "", "name the same file")
+	if after, err := os.ReadFile(in); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("the input was changed (%v)", err)
 	}
 	if status, _, stderr := headroom("explain", record(t, 4<<20, nil), "--perfetto", filepath.Join(dir, "no", "where")); status != 1 || !strings.Contains(stderr, "where") {
 		t.Errorf("a folder that is not there: status %d, %s", status, stderr)

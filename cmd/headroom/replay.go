@@ -69,10 +69,11 @@ func (f *replayFlags) run(path string, stdin io.Reader, stdout, stderr io.Writer
 	if err != nil {
 		return err
 	}
-	if o.Device, err = f.gpu.choose(s); err != nil {
+	h, err := f.gpu.choose(s)
+	if err != nil {
 		return naming(path, err)
 	}
-	r, err := inspect.Replay(s, o)
+	r, err := h.Replay(o)
 	if err != nil {
 		return usageError{err}
 	}

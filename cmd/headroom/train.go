@@ -84,10 +84,6 @@ func (f *trainFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	batches, err := f.load(ctx, c, stderr)
-	if err != nil {
-		return err
-	}
 	dev, err := f.open()
 	if err != nil {
 		return err
@@ -95,7 +91,7 @@ func (f *trainFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if dev.Info().Kind == device.Null {
 		return errors.Join(usagef("%s computes nothing, so that nothing can be trained there: headroom plan runs on it", f.device), dev.Close())
 	}
-	summary, err := f.onDevice(ctx, dev, c, checkpoint, batches, stderr)
+	summary, err := f.onDevice(ctx, dev, c, checkpoint, stderr)
 	if err := errors.Join(err, dev.Close()); err != nil {
 		return err
 	}
@@ -138,6 +134,9 @@ func (f *trainFlags) configure() (train.Config, *train.Checkpoint, error) {
 func (f *trainFlags) configureResume() (train.Config, *train.Checkpoint, error) {
 	if f.out == "" || f.weights != "" {
 		return train.Config{}, nil, usagef("--resume needs --out DIR with the run to go on with, and takes no --weights")
+	}
+	if f.batch.auto {
+		return train.Config{}, nil, usagef("--resume goes on with the run's batch: leave --batch auto out")
 	}
 	cp, err := train.OpenCheckpoint(f.out)
 	if err != nil {
@@ -214,8 +213,15 @@ func (f *trainFlags) load(ctx context.Context, c train.Config, stderr io.Writer)
 	return data.NewBatches(corpus, c.Batch, c.Seq, c.Seed)
 }
 
-// onDevice plans and trains, and sums up.
-func (f *trainFlags) onDevice(ctx context.Context, dev device.Device, c train.Config, cp *train.Checkpoint, batches *data.Batches, stderr io.Writer) (train.Summary, error) {
+// onDevice reads the data, plans and trains, and sums up.
+func (f *trainFlags) onDevice(ctx context.Context, dev device.Device, c train.Config, cp *train.Checkpoint, stderr io.Writer) (train.Summary, error) {
+	if err := f.findBatch(ctx, dev.Info(), &c, stderr); err != nil {
+		return train.Summary{}, err
+	}
+	batches, err := f.load(ctx, c, stderr)
+	if err != nil {
+		return train.Summary{}, err
+	}
 	p, err := plan.Search(ctx, dev.Info(), c)
 	if err != nil {
 		return train.Summary{}, planError(err)

@@ -14,10 +14,13 @@ type unit struct {
 	bytes uint64
 }
 
-// units holds the binary units from small to great, then the decimal ones.
+// units holds the binary units from small to great, then the decimal ones,
+// then short names of the binary ones.
 var units = []unit{
 	{"B", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"PiB", 1 << 50}, {"EiB", 1 << 60},
 	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"PB", 1e15}, {"EB", 1e18},
+	{"Ki", 1 << 10}, {"Mi", 1 << 20}, {"Gi", 1 << 30}, {"Ti", 1 << 40}, {"Pi", 1 << 50}, {"Ei", 1 << 60},
+	{"K", 1 << 10}, {"M", 1 << 20}, {"G", 1 << 30}, {"T", 1 << 40}, {"P", 1 << 50}, {"E", 1 << 60},
 }
 
 // binary is the number of units that Format uses.
@@ -27,8 +30,8 @@ const binary = 7
 const maxDigits = 40
 
 // Parse reads a size such as "256MiB", "1.5GiB", "12MB" or "512" (bytes).
-// KiB, MiB, … are powers of 1024, KB, MB, … powers of 1000; case does not
-// matter and a blank may stand before the unit. A fraction of a byte is cut
+// KiB, MiB, … are powers of 1024, and so are K, M, … and Ki, Mi, …, as schedulers
+// and PyTorch mean them; KB, MB, … are powers of 1000. Case does not matter and a blank may stand before the unit. A fraction of a byte is cut
 // off. The error says what is wrong with s.
 func Parse(s string) (uint64, error) {
 	text := strings.TrimSpace(s)
@@ -72,7 +75,7 @@ func unitBytes(s, name string) (uint64, error) {
 			return u.bytes, nil
 		}
 	}
-	return 0, fmt.Errorf("size %q has the unknown unit %q: use B, KiB, MiB, GiB, TiB (or KB, MB, GB, TB)", s, name)
+	return 0, fmt.Errorf("size %q has the unknown unit %q: use B, KiB, MiB, GiB, TiB (K, M, G, T are the same; KB, MB, GB, TB are powers of 1000)", s, name)
 }
 
 // multiply computes number·scale exactly and cuts off the fraction.

@@ -18,6 +18,7 @@ func TestParse(t *testing.T) {
 		{"1 GiB", 1 << 30}, {" 3kib ", 3 << 10}, {".5KiB", 512}, {"5.KB", 5000}, {"0.1KiB", 102},
 		{"1.9999B", 1}, {"15.999EiB", 18445591152204944769}, {"18446744073709551615", math.MaxUint64},
 		{"18.446744073709551615EB", math.MaxUint64},
+		{"24G", 24 << 30}, {"24g", 24 << 30}, {"24Gi", 24 << 30}, {"512m", 512 << 20}, {"1.5 T", 3 << 39},
 	} {
 		got, err := Parse(c.text)
 		if err != nil || got != c.want {
@@ -35,7 +36,7 @@ func TestParseErrors(t *testing.T) {
 		"-5MiB":                 "is negative",
 		"1.2.3MiB":              "more than one decimal point",
 		"24GX":                  `unknown unit "GX"`,
-		"24G":                   `unknown unit "G"`,
+		"24GG":                  `unknown unit "GG"`,
 		"1e9":                   `unknown unit "e9"`,
 		"1,5GiB":                `unknown unit ",5GiB"`,
 		"16EiB":                 "more than 64 bits",
@@ -112,7 +113,7 @@ func slowParse(s string) uint64 {
 	number := strings.TrimRight(s, "bikmgtpe")
 	power := strings.IndexByte("bkmgtpe", (s[len(number):] + "b")[0])
 	base := int64(1000)
-	if strings.Contains(s, "i") {
+	if !strings.HasSuffix(s, "b") || strings.Contains(s, "i") {
 		base = 1024
 	}
 	value, _ := new(big.Rat).SetString(strings.TrimSuffix("0"+number, "."))
