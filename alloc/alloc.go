@@ -23,27 +23,32 @@
 // to the small pool, others to the large one. Then, until one step gives a
 // free block:
 //
-//  1. best fit among the blocks that its stream may use at once. Nearly every
+//  1. the place that a plan has for it, if one is followed (plan.go)
+//  2. from four pages on, what was stitched for an earlier request of its size,
+//     if its stream may use that at once (view.go)
+//  3. best fit among the blocks that its stream may use at once. Nearly every
 //     request of a repeating step ends here.
-//  2. finished frees: look how far other streams have come, and again
-//  3. frees that are not finished: take a block that others may still use and
+//  4. finished frees: look how far other streams have come, and again
+//  5. frees that are not finished: take a block that others may still use and
 //     make the stream wait for them, on the device
-//  4. pending frees: the same for blocks that Use was called for
-//  5. what was stitched for an earlier request of its size (view.go)
-//  6. the source grows. It stitches the parts of several holes, or maps pages
+//  6. pending frees: the same for blocks that Use was called for
+//  7. what was stitched for an earlier request, whoever uses it
+//  8. the source grows. It stitches the parts of several holes, or maps pages
 //     of other holes behind the gap that needs the fewest, whichever uses up
 //     fewer whole pages (stitch.go), and creates handles only when no wholly
 //     free page is left: reserved never grows while enough whole pages are
 //     free. A device without virtual memory first gives back its wholly free
 //     segments.
-//  7. what is left in any shape: unaligned, or in the other pool
-//  8. an OutOfMemoryError which says why
+//  9. what is left in any shape: unaligned, or in the other pool
+//  10. the memory of the plan, which is given up
+//  11. the evictors, after each of which all begins anew
+//  12. an OutOfMemoryError which says why
 //
 // A request of exactly n pages starts on a page, so that equal large blocks do
 // not straddle: on measured traces this and the small pool are worth up to 4 %
 // of reserved memory. Other sizes are packed without a gap.
 //
-// Which block is chosen in steps 1, 5 and 6 does not depend on how far the device
+// Which block is chosen in steps 1 to 3, 7 and 8 does not depend on how far the device
 // has come, so a program that uses one stream gets the same addresses and
 // peaks on every run and on every device, the null device included. Where a
 // page changes its place, the host waits for the work that may touch it.
@@ -62,7 +67,7 @@
 // before it. If undoing fails as well, pages stay without addresses (spare) or
 // addresses without pages: less is usable, nothing is wrong.
 //
-// Out of scope: memory that other libraries take, and moving live blocks.
+// Out of scope: memory that other libraries take.
 //
 // See types.go for the vocabulary and the equations.
 
@@ -91,12 +96,12 @@ type Options struct {
 	SoftLimit     uint64  // bytes reserved that Step trims to where it can; 0: no such limit
 	TrimEvery     int     // number of Steps after which all that is wholly free is given back; 0: never
 	Preallocate   uint64  // bytes that New reserves
-	PlanSteps     bool    // place what repeats from Step to Step by a plan
+	PlanSteps     bool    // place what repeats from Step to Step by a plan; making one may take some tenths of a second
 	NoVirtual     bool    // use plain allocations even where the device has virtual memory
 
 	Sink       trace.Sink // receives every event; nil: none
 	StackDepth int        // frames recorded with each Alloc and Free event; 0: none
-	StackRate  uint64     // bytes allocated for one recorded stack, on average; 0: every stack
+	StackRate  uint64     // bytes allocated for one recorded stack, on average; 0: every stack. Sites then tell of the recorded blocks alone.
 }
 
 // Allocator hands out the memory of a device. Its methods may be called from
@@ -155,7 +160,8 @@ type source interface {
 	grow(r request) (*Block, error)
 	// kept gives the same without taking or mapping anything, from what was
 	// stitched for an earlier request of this size; nil if there is none.
-	kept(r request) *Block
+	// Where ready is set, only what r's stream may use at once.
+	kept(r request, ready bool) *Block
 	// prepare takes size bytes from the device, or a little more.
 	prepare(size uint64) error
 	// trim gives wholly free memory back until no more than keep bytes are
@@ -163,6 +169,8 @@ type source interface {
 	trim(keep uint64) (uint64, error)
 	// close gives everything back. No work is queued.
 	close() error
+	// unplaced is the bytes taken from the device that are behind no address.
+	unplaced() uint64
 	// check recounts what the source took from the device.
 	check() error
 }
@@ -170,10 +178,19 @@ type source interface {
 // errLimit says that a request does not fit the limit.
 var errLimit = fmt.Errorf("%w: limit of the allocator", device.ErrOutOfMemory)
 
+// errClosed and errDestroyed are returned by what comes too late.
+var (
+	errClosed    = errors.New("allocator is closed")
+	errDestroyed = errors.New("pool is destroyed")
+)
+
 // New gives an allocator of the device's memory. The device must outlive it.
 // It fails if the granularity of the device is no power of two of 512 or more,
 // or if there is no memory for Preallocate.
 func New(dev device.Device, o Options) (*Allocator, error) {
+	if !(o.LimitFraction >= 0 && o.LimitFraction <= 1) {
+		return nil, fmt.Errorf("limit fraction %g is not between 0 and 1", o.LimitFraction)
+	}
 	a := &Allocator{dev: dev, limit: o.limit(dev.Info().Capacity), options: o, start: time.Now()}
 	a.startUS = a.start.UnixMicro()
 	for i := range 2 {
@@ -199,7 +216,7 @@ func (o *Options) limit(capacity uint64) uint64 {
 	switch {
 	case o.Limit > 0:
 		return min(o.Limit, capacity)
-	case o.LimitFraction > 0 && o.LimitFraction < 1:
+	case o.LimitFraction > 0:
 		return uint64(o.LimitFraction * float64(capacity))
 	}
 	return capacity
@@ -216,6 +233,7 @@ func (a *Allocator) openSource() error {
 		return fmt.Errorf("granularity of %s is %d, no power of two of %d or more", info.Name, g, unit)
 	}
 	a.page, a.pageBits = info.Granularity, bits.TrailingZeros64(info.Granularity)
+	a.limit = roundDown(a.limit, a.page)
 	a.source = newVirtual(a, info.Alias)
 	return nil
 }
@@ -224,8 +242,9 @@ func (a *Allocator) openSource() error {
 func (a *Allocator) Device() device.Device { return a.dev }
 
 // Alloc hands out size bytes, aligned to 512 bytes, content undefined, for
-// work on s. size is at least 1. The error is an *OutOfMemoryError or one of
-// the device; the allocator is then as it was before.
+// work on s. size is at least 1, or it panics. The error is an
+// *OutOfMemoryError or one of the device; nothing live has changed then, but
+// climbing the ladder may have settled frees, moved pages, and given up a plan.
 func (a *Allocator) Alloc(size uint64, p trace.Purpose, s device.Stream) (*Block, error) {
 	return a.alloc(nil, size, p, s)
 }
@@ -238,7 +257,7 @@ func (a *Allocator) alloc(from *pool, size uint64, p trace.Purpose, s device.Str
 	a.begin()
 	defer a.unlock()
 	if a.closed {
-		return nil, errors.New("allocator is closed")
+		return nil, errClosed
 	}
 	r := a.request(from, size, s)
 	a.settleFinished()
@@ -348,7 +367,11 @@ func (b *Block) Use(s device.Stream) {
 }
 
 // Allocator is the one that the block is live in.
-func (b *Block) Allocator() *Allocator { return b.seg.a }
+func (b *Block) Allocator() *Allocator {
+	a := b.lock("Allocator")
+	defer a.mu.Unlock()
+	return a
+}
 
 // Ptr is the block's first address.
 func (b *Block) Ptr() device.Ptr { return device.Ptr(b.addr) }

@@ -41,6 +41,11 @@ func (a *Allocator) bury() {
 			b.state, b.seg = dead, nil
 		}
 	}
+	s := &a.stats
+	s.Live, s.Pending, s.Requested, s.Blocks = 0, 0, 0, 0
+	for p := range s.ByPurpose {
+		s.ByPurpose[p].Live = 0
+	}
 	a.segments, a.pending, a.unused, a.scratch, a.pools = nil, nil, nil, nil, nil
 }
 

@@ -2,6 +2,7 @@ package alloc
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/headroom-go/headroom/device"
@@ -9,16 +10,17 @@ import (
 )
 
 // Move is a block that Compact has moved. The content of From is copied to To
-// on their stream; From is freed.
+// on their stream; From is freed, and good for comparison only.
 type Move struct{ From, To *Block }
 
 // Compact empties pages: it moves blocks, all of which the caller says may
 // move, out of the pages where they are few into the holes of others, and so
 // makes whole pages that Trim can give back and any request can use. The copies
 // are queued on the blocks' own streams, which nobody else must use meanwhile;
-// the caller replaces From by To in all that it keeps. Blocks of more than a
-// page, of pools and of stitches stay where they are, and without virtual
-// memory all do.
+// the caller replaces From by To in all that it keeps, in the order of the
+// moves. Blocks that Use was called for, of more than a page, of pools and of
+// stitches stay where they are, and without virtual memory all do. It panics
+// if a block is not a live one of this allocator.
 func (a *Allocator) Compact(movable []*Block) []Move {
 	a.begin()
 	defer a.unlock()
@@ -27,13 +29,21 @@ func (a *Allocator) Compact(movable []*Block) []Move {
 	}
 	c := compaction{a: a, movable: map[*Block]bool{}}
 	for _, b := range movable {
-		c.movable[b] = b.state == live && b.view == nil && b.size <= a.page && !b.seg.pool.private
+		c.movable[b] = b.mayMove(a)
 	}
 	for _, p := range c.pages() {
 		c.empty(p)
 	}
 	a.stats.Moves += uint64(len(c.moves))
 	return c.moves
+}
+
+// mayMove says whether Compact may move b, which is a's.
+func (b *Block) mayMove(a *Allocator) bool {
+	if b.seg == nil || b.seg.a != a || b.state != live {
+		panic(fmt.Sprintf("alloc: Compact of a block that is %v, or another allocator's", b.state))
+	}
+	return b.view == nil && len(b.users) == 0 && b.size <= a.page && !b.seg.pool.private
 }
 
 // compaction is a run of Compact.

@@ -25,7 +25,7 @@ func TestContent(t *testing.T) {
 			t.Fatal(err)
 		}
 		st := fill(t, dev)
-		if dev.Info().Virtual && st.Unmaps == 0 {
+		if dev.Info().Virtual && !invariant.Enabled && st.Unmaps == 0 {
 			t.Errorf("nothing was moved: %+v", st)
 		}
 	})

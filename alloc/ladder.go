@@ -11,20 +11,26 @@ import (
 // ladder that alloc.go describes, up to the evictors, and searches again after
 // every rung.
 func (a *Allocator) obtain(r *request) (*Block, error) {
+	switch {
+	case r.pool.destroyed:
+		return nil, errDestroyed
+	case r.size > a.limit:
+		return nil, errLimit
+	}
 	if a.planned != nil && !r.pool.private {
 		if b := a.follow(r); b != nil {
 			return b, nil
 		}
 	}
 	if a.page > 0 && r.size >= keptFirst*a.page {
-		if b := a.source.kept(*r); b != nil {
+		if b := a.source.kept(*r, true); b != nil {
 			return b, nil
 		}
 	}
 	if b := a.find(r); b != nil {
 		return a.carve(b, r), nil
 	}
-	if b := a.source.kept(*r); b != nil {
+	if b := a.source.kept(*r, false); b != nil {
 		return b, nil
 	}
 	b, err := a.source.grow(*r)
@@ -45,7 +51,10 @@ const keptFirst = 4
 func (a *Allocator) obtainAnywhere(r *request, err error) (*Block, error) {
 	q := *r
 	q.align = unit
-	for _, p := range [2]*pool{r.pool, a.otherPool(r.pool)} {
+	for i, p := range [2]*pool{r.pool, a.otherPool(r.pool)} {
+		if p == r.pool && (i > 0 || r.align == unit) {
+			continue // that was tried
+		}
 		q.pool = p
 		b := a.find(&q)
 		if b != nil {
@@ -105,7 +114,7 @@ func (a *Allocator) OnShortage(f Evictor) (remove func()) {
 // evict asks the evictors, without the lock, and says whether one of them
 // freed a block.
 func (a *Allocator) evict(r *request, err error) bool {
-	if a.evicting || !errors.Is(err, device.ErrOutOfMemory) {
+	if a.evicting || r.size > a.limit || !errors.Is(err, device.ErrOutOfMemory) {
 		return false
 	}
 	a.evicting = true

@@ -78,8 +78,6 @@ func (e *OutOfMemoryError) advice() string {
 		return fmt.Sprintf("The limit is too low by %s; the device has %s.", size.Format(e.Asked-left), size.Format(e.Capacity))
 	case e.Asked > left:
 		return fmt.Sprintf("%s are missing: free that much, or use a device with more memory.", size.Format(e.Asked-left))
-	case e.Asked > left-min(left, e.Pending):
-		return fmt.Sprintf("It would fit once the %s pending are free: wait for the streams that use them.", size.Format(e.Pending))
 	}
 	return fmt.Sprintf("Fragmentation: %s are not live, but in pieces that live blocks keep apart; free blocks beside them, or allocate large blocks first.", size.Format(left))
 }

@@ -36,7 +36,7 @@ func (p *plain) grow(r request) (*Block, error) {
 }
 
 // kept gives nil: nothing is stitched here.
-func (p *plain) kept(request) *Block { return nil }
+func (p *plain) kept(request, bool) *Block { return nil }
 
 // segment allocates a segment of size bytes, after giving back wholly free
 // ones if it does not fit otherwise.
@@ -164,6 +164,8 @@ func (p *plain) close() error {
 	}
 	return failed
 }
+
+func (p *plain) unplaced() uint64 { return 0 }
 
 // check compares reserved with the segments.
 func (p *plain) check() error {

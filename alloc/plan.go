@@ -23,10 +23,12 @@
 package alloc
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 )
 
 // Plan says where the blocks of a repeating sequence of requests lie. It is
@@ -118,8 +120,32 @@ func (b *plannedBlock) parse(p *Plan, numbers []uint64) error {
 		b.runs = append(b.runs, pageRun{int(first), int(count)})
 		n += count
 	}
+	if err := b.checkApart(p); err != nil {
+		return err
+	}
 	if b.size == 0 || (b.size|b.offset)%unit != 0 || b.offset >= p.page || n > maxPlanPages || b.size > n*p.page || n != (b.offset+b.size+p.page-1)/p.page {
 		return fmt.Errorf("%d bytes at %d do not fill %d pages", b.size, b.offset, n)
+	}
+	return nil
+}
+
+// checkApart finds bytes of a page that b would lie on twice. The end and the
+// beginning of one page are apart.
+func (b *plannedBlock) checkApart(p *Plan) error {
+	type bytes struct{ from, to uint64 }
+	var list []bytes
+	left, offset := b.size, b.offset
+	for _, r := range b.runs {
+		from := uint64(r.first)*p.page + offset
+		n := min(left, uint64(r.n)*p.page-min(offset, uint64(r.n)*p.page))
+		list = append(list, bytes{from, from + n})
+		left, offset = left-n, 0
+	}
+	slices.SortFunc(list, func(x, y bytes) int { return cmp.Compare(x.from, y.from) })
+	for i := 1; i < len(list); i++ {
+		if list[i].from < list[i-1].to {
+			return fmt.Errorf("it lies twice on page %d", list[i].from/p.page)
+		}
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package alloc
 
 import (
 	"context"
-	"time"
 )
 
 // planned is a plan that is being followed. Its pages have addresses of their
@@ -32,10 +31,14 @@ func (a *Allocator) Follow(p *Plan) error {
 }
 
 func (a *Allocator) followPlan(p *Plan) error {
+	if a.closed {
+		return errClosed
+	}
 	if p != nil && (a.page == 0 || p.page != a.page) {
 		return errPlan
 	}
 	a.giveUpPlan()
+	a.tidy()
 	if p == nil || p.pages == 0 {
 		return nil
 	}
@@ -185,8 +188,9 @@ func (r *recording) close() []Lifetime {
 	return r.blocks
 }
 
-// planTime bounds the search for a plan between two steps.
-const planTime = 200 * time.Millisecond
+// planWork bounds the search for a plan between two steps: some tenths of a
+// second. It is counted, so that plans don't depend on the machine's speed.
+const planWork = 1e8
 
 // planStep ends a step of an allocator that makes its own plans. Steps are
 // recorded until one is served by the plan wholly; plans that don't hold are
@@ -209,9 +213,7 @@ func (a *Allocator) planStep() error {
 	if a.pause == 0 {
 		a.startRecording()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), planTime)
-	defer cancel()
-	plan, err := MakePlan(ctx, r.close(), a.page)
+	plan, err := makePlan(context.Background(), r.close(), a.page, planWork)
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func TestPlansAreValid(t *testing.T) {
 	for seed := range uint64(20) {
 		program := randomLifetimes(rand.New(rand.NewPCG(seed, 1)), 120)
 		const page = 64 << 10
-		static, least, err := staticPlan(context.Background(), program, page)
+		static, least, err := staticPlan(context.Background(), program, page, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -288,6 +288,7 @@ func TestReadPlanRefuses(t *testing.T) {
 		`{"format":"headroom-plan","version":1,"page_bytes":1024,"pages":2,"blocks":[[2048,512,0,2]]}`,
 		`{"format":"headroom-plan","version":1,"page_bytes":1024,"pages":2,"blocks":[[500,0,0,1]]}`,
 		`{"format":"headroom-plan","version":1,"page_bytes":1024,"pages":2,"blocks":[[512,1024,0,1]]}`,
+		`{"format":"headroom-plan","version":1,"page_bytes":1024,"pages":2,"blocks":[[2048,0,0,1,0,1]]}`,
 	} {
 		if p, err := ReadPlan(strings.NewReader(text)); err == nil {
 			t.Errorf("%s: no error, %+v", text, p)

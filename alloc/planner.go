@@ -24,15 +24,20 @@ type Lifetime struct {
 // pages of page bytes, a power of two. It looks for the fewest pages until ctx
 // ends, which is no error, or nothing better is to be expected.
 func MakePlan(ctx context.Context, blocks []Lifetime, page uint64) (*Plan, error) {
+	return makePlan(ctx, blocks, page, 0)
+}
+
+// makePlan is MakePlan with a bound on the solver's work, 0 for its default.
+func makePlan(ctx context.Context, blocks []Lifetime, page uint64, work int) (*Plan, error) {
 	if page < unit || page&(page-1) != 0 {
 		return nil, fmt.Errorf("pages of %d bytes: that is no power of two of %d or more", page, unit)
 	}
 	for i, b := range blocks {
-		if b.Size == 0 || b.Size > 1<<50 || b.End <= b.Start || i > 0 && b.Start < blocks[i-1].Start {
-			return nil, fmt.Errorf("block %d of %d bytes from %d to %d: sizes and times are above 0, and starts ascend", i, b.Size, b.Start, b.End)
+		if b.Size == 0 || b.Size > 1<<50 || b.End <= b.Start {
+			return nil, fmt.Errorf("block %d of %d bytes from %d to %d: its size is 0 or absurd, or it ends before it starts", i, b.Size, b.Start, b.End)
 		}
 	}
-	best, least, err := staticPlan(ctx, blocks, page)
+	best, least, err := staticPlan(ctx, blocks, page, work)
 	if err != nil {
 		return nil, err
 	}
@@ -53,13 +58,13 @@ func MakePlan(ctx context.Context, blocks []Lifetime, page uint64) (*Plan, error
 
 // staticPlan places the blocks in one range, and gives the number of pages that
 // no plan gets below.
-func staticPlan(ctx context.Context, blocks []Lifetime, page uint64) (*Plan, int, error) {
+func staticPlan(ctx context.Context, blocks []Lifetime, page uint64, work int) (*Plan, int, error) {
 	buffers := make([]placement.Buffer, len(blocks))
 	for i, b := range blocks {
 		buffers[i] = placement.Buffer{Lower: b.Start, Upper: b.End, Size: roundUp(b.Size, unit)}
 	}
 	least := roundUp(placement.LowerBound(buffers), page)
-	solved, err := placement.Solve(ctx, buffers, placement.Options{Align: unit, Capacity: least})
+	solved, err := placement.Solve(ctx, buffers, placement.Options{Align: unit, Capacity: least, Work: work})
 	if conflict := (*placement.ConflictError)(nil); err != nil && !errors.As(err, &conflict) {
 		return nil, 0, fmt.Errorf("placing %d blocks: %w", len(blocks), err)
 	}
@@ -91,7 +96,7 @@ func rehearse(ctx context.Context, blocks []Lifetime, size uint64, backwards boo
 			return nil, nil
 		}
 		if err := r.play(blocks, e); err != nil {
-			return nil, errors.Join(err, dev.Close())
+			return nil, err
 		}
 	}
 	r.plan.pages = len(r.number)

@@ -14,7 +14,7 @@ import (
 // from several goroutines at once.
 type Pool struct {
 	a *Allocator
-	p *pool // nil: destroyed
+	p *pool
 }
 
 // PoolOptions are the choices of a pool. The zero value is the default.
@@ -31,6 +31,7 @@ func (a *Allocator) NewPool(o PoolOptions) *Pool {
 	defer a.mu.Unlock()
 	p := &pool{private: true, keep: o.Keep}
 	a.addPool(p)
+	a.tidy()
 	return &Pool{a, p}
 }
 
@@ -41,18 +42,9 @@ func (a *Allocator) addPool(p *pool) {
 	a.pools = append(a.pools, p)
 }
 
-// Alloc is Allocator.Alloc from the pool. It panics after Destroy.
+// Alloc is Allocator.Alloc from the pool. After Destroy it fails.
 func (p *Pool) Alloc(size uint64, purpose trace.Purpose, s device.Stream) (*Block, error) {
-	return p.a.alloc(p.must("Alloc"), size, purpose, s)
-}
-
-func (p *Pool) must(call string) *pool {
-	p.a.mu.Lock()
-	defer p.a.mu.Unlock()
-	if p.p == nil {
-		panic("alloc: " + call + " of a destroyed pool")
-	}
-	return p.p
+	return p.a.alloc(p.p, size, purpose, s)
 }
 
 // PoolStats are the figures of a pool.
@@ -65,11 +57,10 @@ type PoolStats struct {
 // Stats gives the figures of this moment. It takes time in proportion to the
 // number of the allocator's blocks.
 func (p *Pool) Stats() PoolStats {
-	pl := p.must("Stats")
 	p.a.mu.Lock()
 	defer p.a.mu.Unlock()
 	var s PoolStats
-	for b := range p.a.blocksOf(pl) {
+	for b := range p.a.blocksOf(p.p) {
 		if b.state != unbacked {
 			s.Reserved += b.size
 		}
@@ -87,12 +78,12 @@ func (p *Pool) Stats() PoolStats {
 func (p *Pool) Destroy() {
 	p.a.begin()
 	defer p.a.unlock()
-	if p.p == nil || p.a.closed {
+	if p.p.destroyed || p.a.closed {
 		return
 	}
 	p.a.freeAll(p.p)
 	p.a.adopt(p.p)
-	p.p = nil
+	p.p.destroyed = true
 }
 
 // freeAll frees the live blocks of a pool.
@@ -109,13 +100,14 @@ func (a *Allocator) freeAll(p *pool) {
 	}
 }
 
-// adopt gives the segments of a pool to the default pool for large blocks.
+// adopt gives the segments and views of a pool to the default pool for large
+// blocks.
 func (a *Allocator) adopt(p *pool) {
 	for _, seg := range a.segments {
 		if seg.pool != p {
 			continue
 		}
-		seg.pool = a.pools[1]
+		seg.pool, seg.adopted = a.pools[1], true
 		for b := seg.first; b != nil; b = b.next {
 			if b.idle() {
 				b.tree.remove(b)
@@ -123,7 +115,25 @@ func (a *Allocator) adopt(p *pool) {
 			}
 		}
 	}
+	for w := range a.views.all {
+		if w.pool == p {
+			w.pool = a.pools[1]
+		}
+	}
 	a.pools = slices.DeleteFunc(a.pools, func(q *pool) bool { return q == p })
+}
+
+// tidy gives the addresses of adopted segments back of which no memory is left.
+func (a *Allocator) tidy() {
+	a.segments = slices.DeleteFunc(a.segments, func(seg *segment) bool {
+		b := seg.first
+		if !seg.adopted || b.state != unbacked || b.next != nil || a.dev.Release(device.Ptr(seg.base)) != nil {
+			return false
+		}
+		b.tree.remove(b)
+		a.recycle(b)
+		return true
+	})
 }
 
 // blocksOf gives the blocks in the segments of a pool.

@@ -2,6 +2,7 @@ package alloc
 
 import (
 	"errors"
+	"fmt"
 	"math"
 )
 
@@ -11,8 +12,13 @@ import (
 func (a *Allocator) Reserve(size uint64) error {
 	a.begin()
 	defer a.unlock()
-	if size <= a.stats.Reserved {
+	switch {
+	case a.closed:
+		return errClosed
+	case size <= a.stats.Reserved:
 		return nil
+	case size > a.limit:
+		return fmt.Errorf("reserving %d bytes: %w", size, errLimit)
 	}
 	err := a.source.prepare(size - a.stats.Reserved)
 	a.stats.PeakReserved = max(a.stats.PeakReserved, a.stats.Reserved)
@@ -26,6 +32,9 @@ func (a *Allocator) Reserve(size uint64) error {
 func (a *Allocator) Trim(keep uint64) (uint64, error) {
 	a.begin()
 	defer a.unlock()
+	if a.closed {
+		return 0, nil
+	}
 	a.settleFinished()
 	return a.trim(keep)
 }
@@ -46,6 +55,9 @@ func (a *Allocator) trim(keep uint64) (uint64, error) {
 func (a *Allocator) Step() error {
 	a.begin()
 	defer a.unlock()
+	if a.closed {
+		return errClosed
+	}
 	a.settleFinished()
 	a.stats.Steps++
 	var err error

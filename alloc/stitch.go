@@ -136,9 +136,9 @@ func (v *virtual) findEdges(p *pool) {
 
 // wholePages is the number of free pages that no live block touches.
 func (v *virtual) wholePages() int {
-	v.plan(nil)
+	v.findDonors(nil)
 	n := len(v.spare)
-	for _, run := range v.runs {
+	for _, run := range v.donors {
 		n += run.n
 	}
 	return n
@@ -187,8 +187,8 @@ func (v *virtual) thread(st *stitch) (pages []*page, offset uint64) {
 	} else if st.tail.size() > 0 || v.mirror {
 		offset = st.tail.size() + uint64(st.whole)*v.a.page - st.size
 	}
-	v.plan(nil)
-	for _, run := range v.runs {
+	v.findDonors(nil)
+	for _, run := range v.donors {
 		at := run.seg.index(run.addr)
 		n := min(run.n, st.whole)
 		pages = append(pages, run.seg.pages[at:at+n]...)

@@ -1,6 +1,7 @@
 package alloc
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/headroom-go/headroom/device"
@@ -60,6 +61,9 @@ type mark struct {
 func (a *Allocator) known(s device.Stream) *stream {
 	id := s.ID()
 	if id < len(a.streams) && a.streams[id] != nil {
+		if a.streams[id].dev != s {
+			panic(fmt.Sprintf("alloc: stream %d is not the one that was used before: it is of another device", id))
+		}
 		return a.streams[id]
 	}
 	if id >= len(a.streams) {

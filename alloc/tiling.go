@@ -93,7 +93,7 @@ func (a *Allocator) newBlock() *Block {
 		}
 	}
 	b := a.unused
-	a.unused, b.next = b.next, nil
+	a.unused, b.next, b.recorded = b.next, nil, 0
 	return b
 }
 

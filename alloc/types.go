@@ -94,13 +94,14 @@ func (b *Block) end() uint64 { return b.addr + b.size }
 
 // segment is a range of addresses.
 type segment struct {
-	a      *Allocator
-	pool   *pool
-	base   uint64
-	size   uint64
-	first  *Block
-	pages  []*page // by index: what is at home there; ends with the last page that was ever backed
-	starts starts  // of blocks
+	a       *Allocator
+	pool    *pool
+	base    uint64
+	size    uint64
+	first   *Block
+	pages   []*page // by index: what is at home there; ends with the last page that was ever backed
+	starts  starts  // of blocks
+	adopted bool    // from a pool that is gone
 }
 
 // span is a part of a segment.
@@ -123,11 +124,12 @@ type page struct {
 
 // pool is segments that serve the same requests.
 type pool struct {
-	small   bool    // the default one for small blocks
-	private bool    // of NewPool
-	keep    bool    // nobody else uses what is free here
-	free    []*tree // by class
-	holes   *tree   // unbacked blocks
+	small     bool // the default one for small blocks
+	private   bool // of NewPool, or of a plan
+	keep      bool // nobody else uses what is free here
+	destroyed bool
+	free      []*tree // by class
+	holes     *tree   // unbacked blocks
 }
 
 // Classes of free blocks: by whose work must be done before they are used.

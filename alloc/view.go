@@ -103,6 +103,16 @@ func (w *view) free() bool {
 	return true
 }
 
+// ready says whether a stream may use the pieces, which are free, at once.
+func (w *view) ready(s *stream) bool {
+	for p := range w.pieces {
+		if c := class(p.seg.at(p.from).uses); c != clean && c != ownClass+s.id {
+			return false
+		}
+	}
+	return true
+}
+
 // take lends the pieces, which are free, to w and gives its block.
 func (w *view) take() *Block {
 	a, b := w.block.seg.a, &w.block
@@ -136,10 +146,10 @@ func (w *view) giveBack() {
 }
 
 // kept gives the block of an idle view of r's size whose pieces are free, the
-// newest first: that is the one that was needed last.
-func (v *virtual) kept(r request) *Block {
+// newest first.
+func (v *virtual) kept(r request, ready bool) *Block {
 	for _, w := range slices.Backward(v.a.views.bySize[r.size]) {
-		if w.pool == r.pool && w.free() {
+		if w.pool == r.pool && w.free() && (!ready || w.ready(r.stream)) {
 			v.a.stats.Reuses++
 			v.a.note("reuse stitch", r.stream.id, r.size)
 			return w.take()
@@ -201,6 +211,23 @@ func (v *virtual) drop(most int) error {
 		if v.a.views.pages <= most {
 			break
 		}
+		v.a.sync(w.block.uses)
+		if err := v.unmap(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hide unmaps the idle views that show a page. It waits for the work on them.
+func (v *virtual) hide(p *page) error {
+	var shown []*view
+	for w := range v.a.views.all {
+		if slices.Contains(w.pages, p) {
+			shown = append(shown, w)
+		}
+	}
+	for _, w := range shown {
 		v.a.sync(w.block.uses)
 		if err := v.unmap(w); err != nil {
 			return err

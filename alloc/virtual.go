@@ -40,7 +40,7 @@ const arenas = 4
 type virtual struct {
 	a       *Allocator
 	spare   []*page         // at home nowhere
-	runs    []run           // of plan
+	donors  []run           // of findDonors
 	steps   []run           // done by grow
 	handles []device.Handle // of attach
 	alias   bool            // the device maps a page twice
@@ -74,11 +74,21 @@ func (s *spot) better(t *spot) bool {
 	return cmp.Or(cmp.Compare(s.created, t.created), cmp.Compare(s.moved, t.moved), cmp.Compare(s.at, t.at)) < 0
 }
 
-// grow backs a place for r, or stitches one where that uses up fewer pages.
+// grow makes room for r. Where the device refuses, idle views are dropped and
+// it is tried once more: systems bound the number of mappings.
 func (v *virtual) grow(r request) (*Block, error) {
-	if r.size > v.a.limit {
-		return nil, errLimit
+	b, err := v.growOnce(r)
+	if err == nil || err == errLimit || v.a.views.pages == 0 || !errors.Is(err, device.ErrOutOfMemory) {
+		return b, err
 	}
+	if dropErr := v.drop(0); dropErr != nil {
+		return nil, errors.Join(err, dropErr)
+	}
+	return v.growOnce(r)
+}
+
+// growOnce backs a place for r, or stitches one where that uses up fewer pages.
+func (v *virtual) growOnce(r request) (*Block, error) {
 	v.findEdges(r.pool)
 	s, err := v.place(&r)
 	if err != nil {
@@ -117,13 +127,12 @@ func (v *virtual) supply(n int, use func() error) error {
 		return errLimit
 	}
 	v.steps = v.steps[:0]
-	created := 0
-	err := v.create(n, &created)
+	made, err := v.create(n)
 	if err == nil {
 		err = use()
 	}
 	if err != nil {
-		return errors.Join(err, v.undo(created))
+		return errors.Join(err, v.undo(made))
 	}
 	return nil
 }
@@ -175,7 +184,7 @@ func (v *virtual) reserve(r *request) error {
 			return nil
 		}
 		if size == least {
-			return fmt.Errorf("reserving %d bytes of addresses: %w", size, err)
+			return fmt.Errorf("%w: reserving %d bytes of addresses: %w", device.ErrOutOfMemory, size, err)
 		}
 		size = max(least, roundDown(size/2, v.a.page))
 	}
@@ -247,9 +256,9 @@ func pages(from, to, page uint64) int {
 	return int((to - from) / page)
 }
 
-// plan lists the whole pages of free blocks outside the pages of a spot, those
+// findDonors lists the whole pages of free blocks outside the pages of a spot, those
 // of the smallest blocks first.
-func (v *virtual) plan(s *spot) {
+func (v *virtual) findDonors(s *spot) {
 	free := v.a.scratch[:0]
 	for _, p := range v.a.pools {
 		if p.keep {
@@ -260,7 +269,7 @@ func (v *virtual) plan(s *spot) {
 		}
 	}
 	slices.SortFunc(free, func(x, y *Block) int { return cmp.Or(cmp.Compare(x.size, y.size), cmp.Compare(x.addr, y.addr)) })
-	v.a.scratch, v.runs = free, v.runs[:0]
+	v.a.scratch, v.donors = free, v.donors[:0]
 	for _, b := range free {
 		from, to := roundUp(b.addr, v.a.page), roundDown(b.end(), v.a.page)
 		if s == nil || s.end <= b.addr || b.end() <= s.at {
@@ -272,37 +281,44 @@ func (v *virtual) plan(s *spot) {
 	}
 }
 
-// offer adds a run to the plan.
+// offer adds a run to the donors.
 func (v *virtual) offer(seg *segment, from, to uint64) {
 	if n := pages(from, to, v.a.page); n > 0 {
-		v.runs = append(v.runs, run{seg: seg, addr: from, n: n})
+		v.donors = append(v.donors, run{seg: seg, addr: from, n: n})
 	}
 }
 
-// create takes n handles from the device and counts them in made.
-func (v *virtual) create(n int, made *int) error {
+// create takes n pages from the device, spare ones, or as many as it gives.
+func (v *virtual) create(n int) (made []*page, err error) {
 	for range n {
 		h, err := v.a.dev.Create()
 		if err != nil {
-			return err
+			return made, err
 		}
-		v.spare = append(v.spare, &page{handle: h})
+		made = append(made, &page{handle: h})
+		v.spare = append(v.spare, made[len(made)-1])
 		v.a.stats.Reserved += v.a.page
 		v.a.stats.Creates++
-		*made++
 	}
-	return nil
+	return made, nil
 }
 
-// destroy gives the last n spare pages back to the device, or as many as it
-// takes. No view shows them.
-func (v *virtual) destroy(n int) error {
-	for range n {
-		last := len(v.spare) - 1
-		if err := v.a.dev.Destroy(v.spare[last].handle); err != nil {
+// destroy gives those of the pages that are spare back to the device. Idle
+// views that show one are unmapped.
+func (v *virtual) destroy(pages []*page) error {
+	for _, p := range pages {
+		if p.seg != nil {
+			continue
+		}
+		if p.views > 0 {
+			if err := v.hide(p); err != nil {
+				return err
+			}
+		}
+		if err := v.a.dev.Destroy(p.handle); err != nil {
 			return err
 		}
-		v.spare = v.spare[:last]
+		v.spare = slices.DeleteFunc(v.spare, func(q *page) bool { return q == p })
 		v.a.stats.Reserved -= v.a.page
 		v.a.stats.Destroys++
 	}
@@ -314,8 +330,8 @@ func (v *virtual) gather(s *spot) error {
 	if len(v.spare) >= s.moved {
 		return nil
 	}
-	v.plan(s)
-	for _, donor := range v.runs {
+	v.findDonors(s)
+	for _, donor := range v.donors {
 		donor.n = min(donor.n, s.moved-len(v.spare))
 		if donor.n == 0 {
 			break
@@ -364,7 +380,7 @@ func (v *virtual) attach(r run) (*Block, error) {
 	}
 	v.spare = slices.DeleteFunc(v.spare, func(p *page) bool { return p.seg != nil })
 	r.pages = nil
-	v.note(r, trace.SegmentMap, &v.a.stats.Maps)
+	v.logStep(r, trace.SegmentMap, &v.a.stats.Maps)
 	return v.turn(r, free), nil
 }
 
@@ -390,7 +406,7 @@ func (v *virtual) detach(r run) error {
 		r.seg.pages[at+i] = nil
 	}
 	v.spare = append(v.spare, r.pages...)
-	v.note(r, trace.SegmentUnmap, &v.a.stats.Unmaps)
+	v.logStep(r, trace.SegmentUnmap, &v.a.stats.Unmaps)
 	v.turn(r, unbacked)
 	return nil
 }
@@ -403,8 +419,8 @@ func (v *virtual) turn(r run, s state) *Block {
 	return v.a.join(b)
 }
 
-// note counts and records a step.
-func (v *virtual) note(r run, action trace.Action, count *uint64) {
+// logStep counts and records a step, for undo.
+func (v *virtual) logStep(r run, action trace.Action, count *uint64) {
 	*count += uint64(r.n)
 	v.steps = append(v.steps, r)
 	v.a.recordRange(action, r.addr, uint64(r.n)*v.a.page)
@@ -412,7 +428,7 @@ func (v *virtual) note(r run, action trace.Action, count *uint64) {
 
 // undo takes the steps of grow back, last first, and destroys what it created.
 // Steps that cannot be taken back stay: that is no wrong state, only a worse one.
-func (v *virtual) undo(created int) error {
+func (v *virtual) undo(made []*page) error {
 	var failed error
 	for _, step := range slices.Backward(slices.Clone(v.steps)) {
 		var err error
@@ -423,7 +439,7 @@ func (v *virtual) undo(created int) error {
 		}
 		failed = errors.Join(failed, err)
 	}
-	return errors.Join(failed, v.destroy(min(created, len(v.spare))))
+	return errors.Join(failed, v.destroy(made))
 }
 
 // prepare creates pages and gives them a home.
@@ -434,16 +450,13 @@ func (v *virtual) prepare(size uint64) error {
 	return v.supply(n, func() error { return v.settleIn(&r, n) })
 }
 
-// trim unmaps idle views and whole pages and destroys them.
+// trim destroys spare pages and whole ones, after unmapping them.
 func (v *virtual) trim(keep uint64) (uint64, error) {
-	if err := v.drop(0); err != nil {
-		return 0, err
-	}
 	before := v.a.stats.Reserved
 	n := int((before - keep + v.a.page - 1) / v.a.page)
 	v.steps = v.steps[:0]
-	v.plan(nil)
-	for _, r := range v.runs {
+	v.findDonors(nil)
+	for _, r := range v.donors {
 		r.n = min(r.n, n-len(v.spare))
 		if r.n <= 0 {
 			break
@@ -453,7 +466,8 @@ func (v *virtual) trim(keep uint64) (uint64, error) {
 			return 0, err
 		}
 	}
-	err := v.destroy(min(n, len(v.spare)))
+	err := v.destroy(slices.Clone(v.spare[:min(n, len(v.spare))]))
+	v.a.tidy()
 	return before - v.a.stats.Reserved, err
 }
 
@@ -475,8 +489,10 @@ func (v *virtual) close() error {
 		}
 		failed = errors.Join(failed, v.a.dev.Release(device.Ptr(seg.base)))
 	}
-	return errors.Join(failed, v.destroy(len(v.spare)))
+	return errors.Join(failed, v.destroy(slices.Clone(v.spare)))
 }
+
+func (v *virtual) unplaced() uint64 { return uint64(len(v.spare)) * v.a.page }
 
 // check recounts pages and compares them with blocks.
 func (v *virtual) check() error {

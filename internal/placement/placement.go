@@ -51,6 +51,9 @@ type Options struct {
 	Align uint64
 	// Seed varies the order in which placements are tried.
 	Seed uint64
+	// Work bounds the work, counted in steps of about 2 ns; 0 means some ten
+	// seconds of it, or none if the context has a deadline.
+	Work int
 }
 
 // LowerBound is the largest sum of sizes live at one time.
