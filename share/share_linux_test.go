@@ -217,9 +217,11 @@ func TestBorrowerCloseGivesAllBack(t *testing.T) {
 		blocks[i].Free()
 	}
 	expectFiles(t, "after Close", before-1)
-	if _, err := l.Lend(blocks[0]); err == nil || !strings.Contains(err.Error(), "connection has ended") {
+	late := o.block(page)
+	if _, err := l.Lend(late); err == nil || !strings.Contains(err.Error(), "connection has ended") {
 		t.Errorf("Lend to a borrower that has gone: %v", err)
 	}
+	late.Free()
 	if _, err := borrower.Receive(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Receive after Close: %v", err)
 	}
