@@ -14,6 +14,20 @@ import (
 // 0 … t+S−T. The T×S matrix is never held. It saves q, k, v, its result and
 // one number a query.
 func Attention(q, k, v *Tensor, causal bool) *Tensor {
+	return AttentionWith(q, k, v, AttentionOptions{Causal: causal})
+}
+
+// AttentionOptions say which keys a query sees.
+type AttentionOptions struct {
+	Causal  bool    // query t sees keys 0 … t+S−T
+	KeyMask *Tensor // int32 [B, S]: nobody sees the keys where it is 0; nil for none
+	Dropout float32 // the probability with which each weight is dropped
+}
+
+// AttentionWith is Attention with a mask for padding and with dropout, whose
+// choices are made again in backward, not saved. A query that sees no key
+// gives zeros.
+func AttentionWith(q, k, v *Tensor, o AttentionOptions) *Tensor {
 	if len(q.shape) != 4 || len(k.shape) != 4 || !slices.Equal(k.shape, v.shape) ||
 		!slices.Equal(q.shape[:2], k.shape[:2]) || q.shape[3] != k.shape[3] {
 		fail("Attention of q %v, k %v, v %v", q, k, v)
@@ -27,11 +41,11 @@ func Attention(q, k, v *Tensor, causal bool) *Tensor {
 	y := rt.Empty(Float32, trace.Activation, q.shape...)
 	in := [3]*Tensor{q.contiguous(), k.contiguous(), v.contiguous()}
 	defer releaseAll(in[:]...)
-	a := attention(q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.shape[3], causal)
+	a := rt.attention(q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.shape[3], o)
 	a.Q, a.K, a.V, a.O = in[0].ptr(), in[1].ptr(), in[2].ptr(), y.ptr()
 	a.QStride, a.OStride = headStrides(a.Heads, a.T, a.D), headStrides(a.Heads, a.T, a.D)
 	a.KStride, a.VStride = headStrides(a.Heads, a.S, a.D), headStrides(a.Heads, a.S, a.D)
-	r := attend(n, y, a)
+	r := attend(n, y, a, o.KeyMask)
 	return n.bind(y, func(g *Tensor) {
 		var in, to [3]*Tensor
 		for i, s := range saves {
@@ -53,6 +67,12 @@ func Attention(q, k, v *Tensor, causal bool) *Tensor {
 // side in qkv, [B, T, 3·heads·D], read and written where they lie; its result
 // is [B, T, heads·D]. It saves qkv, its result and one number a query.
 func SelfAttention(qkv *Tensor, heads int, causal bool) *Tensor {
+	return SelfAttentionWith(qkv, heads, AttentionOptions{Causal: causal})
+}
+
+// SelfAttentionWith is SelfAttention with a mask for padding and with dropout,
+// as in AttentionWith.
+func SelfAttentionWith(qkv *Tensor, heads int, o AttentionOptions) *Tensor {
 	if len(qkv.shape) != 3 || heads < 1 || qkv.shape[2]%(3*heads) != 0 || !qkv.dense() {
 		fail("SelfAttention of qkv %v with %d heads", qkv, heads)
 	}
@@ -63,12 +83,12 @@ func SelfAttention(qkv *Tensor, heads int, causal bool) *Tensor {
 		sq = n.save(qkv)
 	}
 	y := rt.Empty(Float32, trace.Activation, B, T, C)
-	a := attention(B, heads, T, T, C/heads, causal)
+	a := rt.attention(B, heads, T, T, C/heads, o)
 	a.QStride = [3]int{T * 3 * C, a.D, 3 * C}
 	a.KStride, a.VStride = a.QStride, a.QStride
 	a.O, a.OStride = y.ptr(), [3]int{T * C, a.D, C}
 	a.Q, a.K, a.V = packed(qkv)
-	r := attend(n, y, a)
+	r := attend(n, y, a, o.KeyMask)
 	return n.bind(y, func(g *Tensor) {
 		qkv := sq.take()
 		defer qkv.Release()
@@ -86,8 +106,19 @@ func packed(qkv *Tensor) (q, k, v device.Ptr) {
 	return q, q + step, q + 2*step
 }
 
-func attention(b, h, t, s, d int, causal bool) kernel.Attention {
-	return kernel.Attention{Batch: b, Heads: h, T: t, S: s, D: d, Causal: causal, Scale: float32(1 / math.Sqrt(float64(d)))}
+// attention describes one but for the operands.
+func (rt *Runtime) attention(b, h, t, s, d int, o AttentionOptions) kernel.Attention {
+	if m := o.KeyMask; m != nil && (m.dtype != Int32 || !m.dense() || !slices.Equal(m.shape, []int{b, s})) {
+		fail("attention of %d sequences of %d keys with key mask %v", b, s, m)
+	}
+	if !(o.Dropout >= 0 && o.Dropout < 1) {
+		fail("attention with dropout %v: want a probability below 1", o.Dropout)
+	}
+	a := kernel.Attention{Batch: b, Heads: h, T: t, S: s, D: d, Causal: o.Causal, Scale: float32(1 / math.Sqrt(float64(d)))}
+	if o.Dropout > 0 {
+		a.Dropout, a.Seed = o.Dropout, rt.draw()
+	}
+	return a
 }
 
 // headStrides is the strides of a dense [B, H, T, D].
@@ -95,21 +126,24 @@ func headStrides(h, t, d int) [3]int { return [3]int{h * t * d, t * d, d} }
 
 // attended is an attention that ran, with what its backward needs beside the operands.
 type attended struct {
-	rt       *Runtime
-	a        kernel.Attention
-	out, lse *saved
+	rt             *Runtime
+	a              kernel.Attention
+	out, lse, mask *saved
 }
 
 // attend runs a into y and saves y and the row sums for n.
-func attend(n *node, y *Tensor, a kernel.Attention) *attended {
+func attend(n *node, y *Tensor, a kernel.Attention, mask *Tensor) *attended {
 	rt := y.rt
 	lse := rt.Empty(Float32, trace.Activation, a.Batch, a.Heads, a.T)
 	defer lse.Release()
-	a.LSE = lse.ptr()
+	a.LSE, a.KeyMask = lse.ptr(), address(mask)
 	kernel.AttentionForward(rt.stream, a)
 	r := &attended{rt: rt, a: a}
 	if n != nil {
 		r.out, r.lse = n.save(y), n.save(lse)
+		if mask != nil {
+			r.mask = n.save(mask)
+		}
 	}
 	return r
 }
@@ -119,5 +153,10 @@ func (r *attended) backward(g *Tensor, dq, dk, dv device.Ptr, accumulate bool) {
 	delta := r.rt.Empty(Float32, trace.Workspace, lse.shape...)
 	defer releaseAll(out, lse, delta)
 	r.a.O, r.a.LSE = out.ptr(), lse.ptr()
+	if r.mask != nil {
+		mask := r.mask.take()
+		defer mask.Release()
+		r.a.KeyMask = mask.ptr()
+	}
 	kernel.AttentionBackward(r.rt.stream, r.a, kernel.AttentionGrads{DO: g.ptr(), DQ: dq, DK: dk, DV: dv, Delta: delta.ptr(), Accumulate: accumulate})
 }

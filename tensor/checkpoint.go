@@ -8,7 +8,8 @@ import "slices"
 // both times. Checkpoints may be nested.
 //
 // The method is Chen et al., "Training Deep Nets with Sublinear Memory Cost"
-// (2016). As in PyTorch's non-reentrant form, the graph of the first run
+// (2016). The second run makes the same random choices as the first, and
+// leaves running statistics alone. As in PyTorch's non-reentrant form, the graph of the first run
 // stays; the second run only refills the saved values and stops as soon as
 // the last one is there, so that what follows it (in a transformer block, the
 // last matrix product) is not computed again.
@@ -17,7 +18,7 @@ func Checkpoint(x *Tensor, f func(*Tensor) *Tensor) *Tensor {
 	if rt.noGrad {
 		return f(x)
 	}
-	c := &checkpoint{rt: rt, f: f, needsGrad: x.NeedsGrad(), source: x.node}
+	c := &checkpoint{rt: rt, f: f, draws: rt.draws, seed: rt.seed, needsGrad: x.NeedsGrad(), source: x.node}
 	c.input = (&node{name: "checkpoint"}).save(x)
 	var y *Tensor
 	rt.WithSaver(c, func() { y = f(x) })
@@ -35,6 +36,8 @@ type checkpoint struct {
 	f         func(*Tensor) *Tensor
 	input     *saved
 	needsGrad bool
+	seed      uint64 // of the random choices, with those made before
+	draws     uint64
 	source    *node // of the input in the first run
 	values    []remade
 	held      int  // values not dropped yet
@@ -101,6 +104,8 @@ func (c *checkpoint) run() {
 	mark := rt.Mark()
 	defer rt.setMode(rt.noGrad, rt.saver)
 	rt.setMode(false, (*refill)(c))
+	defer func(rerun bool, seed, draws uint64) { rt.rerun, rt.seed, rt.draws = rerun, seed, draws }(rt.rerun, rt.seed, rt.draws)
+	rt.rerun, rt.seed, rt.draws = true, c.seed, c.draws
 	c.again = 0
 	if y := c.untilEnough(x); y != nil {
 		fail("checkpoint: the second run of the function saved %d values, the first %d", c.again, len(c.values))

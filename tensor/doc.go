@@ -33,14 +33,17 @@
 // A value is saved in one of three ways:
 //
 //   - as a handle, which is the plain case;
-//   - by its recipe: results of layer normalisation and GELU are cheap to make
-//     again from what their own node saves, so that a consumer saves the node
-//     instead of the value, and nothing is kept twice;
+//   - by its recipe: results of normalisations, GELU, ReLU and SiLU are cheap to
+//     make again from what their own node saves, so that a consumer saves the
+//     node instead of the value, and nothing is kept twice;
 //   - packed by the Saver in force, the one hook for recompute (Checkpoint),
 //     offload and low precision.
 //
 // A saved value remembers its storage's version. An operation in place
 // between save and use is found and named.
+//
+// Random choices (Dropout) are not saved at all: they follow from a seed and a
+// count, which a checkpoint sets back for its second run.
 //
 // # Errors
 //

@@ -139,19 +139,34 @@ func unary(op kernel.UnaryOp, x *Tensor) *Tensor {
 	return out
 }
 
+// unaryOver is unary of an x that it takes over, written over it where nobody
+// else holds it.
+func unaryOver(op kernel.UnaryOp, x *Tensor) *Tensor {
+	if x.st.refs > 1 || !x.dense() {
+		return with(x, func(x *Tensor) *Tensor { return unary(op, x) })
+	}
+	kernel.Unary(x.rt.stream, op, x.Len(), x.ptr(), x.ptr())
+	return x
+}
+
 // recorded computes a unary operation whose gradient follows from x, which it
 // saves. A cheap one is made again for those who save its result.
 func recorded(name string, op kernel.UnaryOp, cheap bool, x *Tensor) *Tensor {
-	rt := x.rt
-	n := rt.node(name, x)
+	n := x.rt.node(name, x)
 	if n == nil {
 		return unary(op, x)
 	}
 	s := n.save(x)
 	if cheap {
-		n.again = func() *Tensor { return with(s.get(), func(x *Tensor) *Tensor { return unary(op, x) }) }
+		n.again = func() *Tensor { return unaryOver(op, s.get()) }
 	}
-	return n.bind(unary(op, x), func(g *Tensor) {
+	return n.bindUnary(op, s, unary(op, x))
+}
+
+// bindUnary makes out the result of op on what s saved.
+func (n *node) bindUnary(op kernel.UnaryOp, s *saved, out *Tensor) *Tensor {
+	rt := out.rt
+	return n.bind(out, func(g *Tensor) {
 		x := s.take()
 		defer x.Release()
 		d := x.contiguous()
@@ -179,6 +194,65 @@ func Tanh(x *Tensor) *Tensor { return recorded("tanh", kernel.Tanh, false, x) }
 // Relu is max(x, 0). It saves x; its result is made again for those who save it.
 func Relu(x *Tensor) *Tensor { return recorded("relu", kernel.Relu, true, x) }
 
+// ReluOver is Relu of an x that it takes over, the caller's only handle: it
+// writes over x's memory where x is not saved, or can be made again.
+func ReluOver(x *Tensor) *Tensor {
+	defer x.Release()
+	if x.st.refs > 1 || !x.dense() || x.NeedsGrad() && !x.rt.noGrad && !x.rt.byRecipe(x) {
+		return Relu(x)
+	}
+	n := x.rt.node("relu", x)
+	x.st.version++
+	kernel.Unary(x.rt.stream, kernel.Relu, x.Len(), x.ptr(), x.ptr())
+	if n == nil {
+		return x.Detach()
+	}
+	s := n.save(x)
+	n.again = func() *Tensor { return unaryOver(kernel.Relu, s.get()) }
+	return n.bindUnary(kernel.Relu, s, x.Detach())
+}
+
 // Gelu is GPT-2's GELU, with tanh. It saves x; its result is made again for
 // those who save it.
 func Gelu(x *Tensor) *Tensor { return recorded("gelu", kernel.GeluTanh, true, x) }
+
+// GeluErf is the GELU by its definition, x·Φ(x), as in BERT. It saves x; its
+// result is made again for those who save it.
+func GeluErf(x *Tensor) *Tensor { return recorded("gelu_erf", kernel.GeluErf, true, x) }
+
+// Silu is x·σ(x). It saves x; its result is made again for those who save it.
+func Silu(x *Tensor) *Tensor { return recorded("silu", kernel.Silu, true, x) }
+
+// Sigmoid is σ(x) = 1/(1 + e⁻ˣ). It saves x.
+func Sigmoid(x *Tensor) *Tensor { return recorded("sigmoid", kernel.Sigmoid, false, x) }
+
+// Softplus is log(1 + eˣ). It saves x.
+func Softplus(x *Tensor) *Tensor { return recorded("softplus", kernel.Softplus, false, x) }
+
+// Abs is |x|, with a gradient of 0 at 0. It saves x.
+func Abs(x *Tensor) *Tensor { return recorded("abs", kernel.Abs, false, x) }
+
+// RSqrt is 1/√x. It saves x.
+func RSqrt(x *Tensor) *Tensor { return recorded("rsqrt", kernel.RSqrt, false, x) }
+
+// Clamp is min(max(x, least), most); its gradient is 0 outside of these. It saves x.
+func Clamp(x *Tensor, least, most float32) *Tensor {
+	rt := x.rt
+	n := rt.node("clamp", x)
+	var s *saved
+	if n != nil {
+		s = n.save(x)
+	}
+	d := x.contiguous()
+	defer d.Release()
+	out := rt.Empty(Float32, trace.Activation, x.shape...)
+	kernel.Clamp(rt.stream, out.Len(), out.ptr(), d.ptr(), least, most)
+	return n.bind(out, func(g *Tensor) {
+		x := s.take()
+		defer x.Release()
+		d := x.contiguous()
+		defer d.Release()
+		dst, acc := n.over(0, g)
+		kernel.ClampGrad(rt.stream, dst.Len(), dst.ptr(), g.ptr(), d.ptr(), least, most, acc)
+	})
+}

@@ -22,6 +22,15 @@ func address(t *Tensor) device.Ptr {
 // Backward writes the logits' gradient over the logits where the caller has
 // released them, so that a second set is never held.
 func CrossEntropy(logits, targets *Tensor, ignore int32) *Tensor {
+	return CrossEntropyWith(logits, targets, CrossEntropyParams{Ignore: ignore})
+}
+
+// CrossEntropyParams are the numbers of a cross entropy.
+type CrossEntropyParams = kernel.CrossEntropyParams
+
+// CrossEntropyWith is CrossEntropy with label smoothing, or of the sum over
+// the rows.
+func CrossEntropyWith(logits, targets *Tensor, p CrossEntropyParams) *Tensor {
 	rt, cols := logits.rt, logits.Dim(-1)
 	if targets.dtype != Int32 || !targets.dense() || !slices.Equal(targets.shape, logits.shape[:len(logits.shape)-1]) {
 		fail("CrossEntropy of logits %v with targets %v", logits, targets)
@@ -37,7 +46,7 @@ func CrossEntropy(logits, targets *Tensor, ignore int32) *Tensor {
 	lse := rt.Empty(Float32, trace.Activation, rows)
 	defer lse.Release()
 	loss := rt.Empty(Float32, trace.Activation)
-	kernel.CrossEntropy(rt.stream, rows, cols, loss.ptr(), lse.ptr(), d.ptr(), targets.ptr(), ignore)
+	kernel.CrossEntropy(rt.stream, rows, cols, loss.ptr(), lse.ptr(), d.ptr(), targets.ptr(), p)
 	if n == nil {
 		return loss
 	}
@@ -51,7 +60,7 @@ func CrossEntropy(logits, targets *Tensor, ignore int32) *Tensor {
 			defer d.Release()
 		}
 		dst, acc := n.over(0, d)
-		kernel.CrossEntropyGrad(rt.stream, rows, cols, dst.ptr(), g.ptr(), d.ptr(), lse.ptr(), targets.ptr(), ignore, acc)
+		kernel.CrossEntropyGrad(rt.stream, rows, cols, dst.ptr(), g.ptr(), d.ptr(), lse.ptr(), targets.ptr(), p, acc)
 	})
 }
 
@@ -78,4 +87,31 @@ func Embedding(w, index *Tensor) *Tensor {
 		}
 		kernel.EmbeddingGrad(rt.stream, index.Len(), width, rows, dst.ptr(), g.ptr(), index.ptr())
 	})
+}
+
+// MSE is the mean of (a − b)². It saves a − b.
+func MSE(a, b *Tensor) *Tensor {
+	if !slices.Equal(a.shape, b.shape) {
+		fail("MSE of %v and %v", a, b)
+	}
+	d := Sub(a, b)
+	defer d.Release()
+	s := Mul(d, d)
+	defer s.Release()
+	return Mean(s)
+}
+
+// BCEWithLogits is the mean of −t·log σ(x) − (1−t)·log(1−σ(x)), the binary
+// cross entropy of logits x with targets t in [0, 1]. It saves both.
+func BCEWithLogits(x, t *Tensor) *Tensor {
+	if !slices.Equal(x.shape, t.shape) {
+		fail("BCEWithLogits of logits %v with targets %v", x, t)
+	}
+	s := Softplus(x)
+	defer s.Release()
+	p := Mul(x, t)
+	defer p.Release()
+	d := Sub(s, p)
+	defer d.Release()
+	return Mean(d)
 }

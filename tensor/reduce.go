@@ -60,72 +60,82 @@ func Softmax(x *Tensor) *Tensor {
 	})
 }
 
-// LayerNorm normalises over the last dimension: (x − mean)/√(var + eps)·gamma + beta.
-// It saves x and two numbers a row; its result is made again for those who save it.
-func LayerNorm(x, gamma, beta *Tensor, eps float32) *Tensor {
+// SoftmaxDim is Softmax over a dimension.
+func SoftmaxDim(x *Tensor, dim int) *Tensor { return overLast(x, dim, Softmax) }
+
+// LogSoftmax is the logarithm of Softmax, over a dimension. It saves its result.
+func LogSoftmax(x *Tensor, dim int) *Tensor { return overLast(x, dim, logSoftmax) }
+
+func logSoftmax(x *Tensor) *Tensor {
 	rt, cols := x.rt, x.Dim(-1)
-	if cols == 0 || !slices.Equal(gamma.shape, []int{cols}) || !slices.Equal(beta.shape, gamma.shape) {
-		fail("LayerNorm of %v with gamma %v and beta %v", x, gamma, beta)
-	}
-	n := rt.node("layer_norm", x, gamma, beta)
-	var sx *saved
-	if n != nil {
-		sx = n.save(x)
-	}
+	n := rt.node("log_softmax", x)
 	d := x.contiguous()
 	defer d.Release()
-	rows := x.Len() / cols
 	y := rt.Empty(Float32, trace.Activation, x.shape...)
-	mean, rstd := rt.Empty(Float32, trace.Activation, rows), rt.Empty(Float32, trace.Activation, rows)
-	defer mean.Release()
-	defer rstd.Release()
-	kernel.LayerNorm(rt.stream, rows, cols, y.ptr(), mean.ptr(), rstd.ptr(), d.ptr(), gamma.ptr(), beta.ptr(), eps)
+	rows := y.Len() / max(cols, 1)
+	kernel.LogSoftmax(rt.stream, rows, cols, y.ptr(), d.ptr())
 	if n == nil {
 		return y
 	}
-	l := &layerNorm{n, rows, cols, sx, n.save(mean), n.save(rstd), n.save(gamma), n.save(beta)}
-	n.again = l.again
-	return n.bind(y, l.backward)
+	s := n.save(y)
+	return n.bind(y, func(g *Tensor) {
+		y := s.take()
+		defer y.Release()
+		dst, acc := n.over(0, g)
+		kernel.LogSoftmaxGrad(rt.stream, rows, cols, dst.ptr(), g.ptr(), y.ptr(), acc)
+	})
 }
 
-type layerNorm struct {
-	n                          *node
-	rows, cols                 int
-	x, mean, rstd, gamma, beta *saved
+// overLast applies f, an operation over the last dimension, to dimension dim of x.
+func overLast(x *Tensor, dim int, f func(*Tensor) *Tensor) *Tensor {
+	if axis(dim, len(x.shape)) == len(x.shape)-1 {
+		return f(x)
+	}
+	t := Transpose(x, dim, -1)
+	defer t.Release()
+	y := f(t)
+	defer y.Release()
+	return Transpose(y, dim, -1)
 }
 
-func (l *layerNorm) again() *Tensor {
-	x, mean, rstd, gamma, beta := l.x.get(), l.mean.get(), l.rstd.get(), l.gamma.get(), l.beta.get()
-	defer releaseAll(x, mean, rstd, gamma, beta)
-	d := x.contiguous()
-	defer d.Release()
-	y := x.rt.Empty(Float32, trace.Activation, x.shape...)
-	kernel.LayerNormApply(x.rt.stream, l.rows, l.cols, y.ptr(), d.ptr(), mean.ptr(), rstd.ptr(), gamma.ptr(), beta.ptr())
-	return y
-}
-
-func (l *layerNorm) backward(g *Tensor) {
-	x, mean, rstd, gamma := l.x.take(), l.mean.take(), l.rstd.take(), l.gamma.take()
-	defer releaseAll(x, mean, rstd, gamma)
-	d := x.contiguous()
-	defer d.Release()
-	var to [3]*Tensor
-	var acc [3]bool
-	for i := 2; i >= 0; i-- { // x last: it may be written over g
-		switch {
-		case !l.n.wants(i):
-		case i == 0:
-			to[i], acc[i] = l.n.over(i, g)
-		default:
-			to[i], acc[i] = l.n.into(i)
+// Var is the variance over the given dimensions, or over all: Σ (x − mean)²
+// divided by the number of elements, less one where unbiased. It saves x − mean.
+func Var(x *Tensor, unbiased bool, dims ...int) *Tensor {
+	all := dims
+	if len(dims) == 0 {
+		for i := range x.shape {
+			all = append(all, i)
 		}
 	}
-	kernel.LayerNormGrad(g.rt.stream, l.rows, l.cols, address(to[0]), address(to[1]), address(to[2]), g.ptr(), d.ptr(),
-		mean.ptr(), rstd.ptr(), gamma.ptr(), acc[0], acc[1], acc[2])
+	mean := Mean(x, all...)
+	defer mean.Release()
+	d := Sub(x, mean)
+	defer d.Release()
+	square := Mul(d, d)
+	defer square.Release()
+	sum := Sum(square, dims...)
+	defer sum.Release()
+	count := x.Len() / max(1, sum.Len())
+	if unbiased {
+		count--
+	}
+	return Scale(sum, 1/float32(count))
 }
 
-func releaseAll(ts ...*Tensor) {
-	for _, t := range ts {
-		t.Release()
-	}
+// CumSum is the sums of the elements up to each one along a dimension. Nothing
+// is saved.
+func CumSum(x *Tensor, dim int) *Tensor { return overLast(x, dim, cumSum) }
+
+func cumSum(x *Tensor) *Tensor {
+	rt, cols := x.rt, x.Dim(-1)
+	n := rt.node("cum_sum", x)
+	d := x.contiguous()
+	defer d.Release()
+	y := rt.Empty(Float32, trace.Activation, x.shape...)
+	rows := y.Len() / max(cols, 1)
+	kernel.CumSum(rt.stream, rows, cols, y.ptr(), d.ptr(), false, false)
+	return n.bind(y, func(g *Tensor) {
+		dst, acc := n.over(0, g)
+		kernel.CumSum(rt.stream, rows, cols, dst.ptr(), g.ptr(), true, acc)
+	})
 }

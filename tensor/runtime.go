@@ -3,6 +3,7 @@ package tensor
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 
 	"github.com/headroom-go/headroom/alloc"
 	"github.com/headroom-go/headroom/device"
@@ -17,6 +18,9 @@ type Runtime struct {
 
 	noGrad bool
 	saver  Saver
+	rerun  bool   // a function runs a second time for a checkpoint
+	seed   uint64 // of random choices
+	draws  uint64 // seeds drawn since SetSeed
 	nodes  uint64 // nodes made so far
 
 	unbound *node // begun, and without its result yet
@@ -62,6 +66,16 @@ func (rt *Runtime) WithSaver(s Saver, f func()) {
 }
 
 func (rt *Runtime) setMode(noGrad bool, s Saver) { rt.noGrad, rt.saver = noGrad, s }
+
+// SetSeed starts the random choices of Dropout and attention anew: the same
+// operations after the same seed make the same choices.
+func (rt *Runtime) SetSeed(seed uint64) { rt.seed, rt.draws = seed, 0 }
+
+// draw gives an operation a seed of its own.
+func (rt *Runtime) draw() uint64 {
+	rt.draws++
+	return rand.NewPCG(rt.seed, rt.draws).Uint64()
+}
 
 // Live is the number of handles that are not released.
 func (rt *Runtime) Live() int { return rt.live }

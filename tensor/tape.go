@@ -84,10 +84,20 @@ type node struct {
 	queued   bool
 }
 
-// node begins the record of an operation on inputs (nil ones are left out of
-// account, with an edge that leads nowhere). It returns nil if nothing is to
-// be recorded.
+// node begins the record of an operation that computes with its inputs, which
+// must be float32 (nil ones are left out of account, with an edge that leads
+// nowhere). It returns nil if nothing is to be recorded.
 func (rt *Runtime) node(name string, inputs ...*Tensor) *node {
+	for _, t := range inputs {
+		if t != nil && t.dtype != Float32 {
+			fail("%s of %v: only float32 is computed with", name, t)
+		}
+	}
+	return rt.viewNode(name, inputs...)
+}
+
+// viewNode is node for operations that move elements of any type.
+func (rt *Runtime) viewNode(name string, inputs ...*Tensor) *node {
 	need := false
 	for _, t := range inputs {
 		if t != nil {

@@ -372,25 +372,45 @@ func TestChangeInPlaceIsFound(t *testing.T) {
 func TestMisuseIsAnError(t *testing.T) {
 	rt := runtime(t)
 	for name, f := range map[string]func(){
-		"shapes do not broadcast":      func() { tensor.Add(rt.Full(1, 2), rt.Full(1, 3)) },
-		"was used after its release":   func() { x := rt.Full(1, 2); x.Release(); x.Release() },
-		"a second time":                func() { s := tensor.Sum(rt.Full(1, 2).RequireGrad()); s.Backward(1); s.Backward(1) },
-		"only a single element":        func() { tensor.Neg(rt.Full(1, 2).RequireGrad()).Backward(1) },
-		"no recorded operation made":   func() { tensor.Sum(rt.Full(1, 2)).Backward(1) },
-		"MatMul of":                    func() { tensor.MatMul(rt.Full(1, 2, 3), rt.Full(1, 2, 3)) },
-		"Reshape of":                   func() { tensor.Reshape(rt.Full(1, 2, 3), 4, -1) },
-		"every dimension must stand":   func() { tensor.Permute(rt.Full(1, 2, 3), 0, 0) },
-		"does not broadcast to":        func() { tensor.AddInPlace(rt.Full(1, 2), rt.Full(1, 4, 2)) },
-		"than any memory holds":        func() { rt.Full(1, 1<<31, 1<<31) },
-		"Slice [2:5:1]":                func() { tensor.Slice(rt.Full(1, 4), 0, 2, 5, 1) },
-		"dimension 2 of a tensor":      func() { tensor.Sum(rt.Full(1, 4, 4), 2) },
-		"only a leaf":                  func() { tensor.Neg(rt.Full(1, 2).RequireGrad()).RequireGrad() },
-		"more than 6 dimensions":       func() { rt.Full(1, 1, 1, 1, 1, 1, 1, 1) },
-		"Upload of 4 bytes":            func() { rt.Full(1, 2).Upload(make([]byte, 4)) },
-		"SelfAttention of qkv":         func() { tensor.SelfAttention(rt.Full(1, 1, 2, 9), 2, true) },
-		"CrossEntropy of logits":       func() { tensor.CrossEntropy(rt.Full(1, 2, 3), rt.Full(1, 2), 0) },
-		"AddInPlace to":                func() { tensor.AddInPlace(rt.Full(1, 2).RequireGrad(), rt.Full(1, 2)) },
-		"needs a gradient":             func() { tensor.AddInPlace(tensor.Neg(rt.Full(1, 2).RequireGrad()), rt.Full(1, 2)) },
+		"shapes do not broadcast":       func() { tensor.Add(rt.Full(1, 2), rt.Full(1, 3)) },
+		"was used after its release":    func() { x := rt.Full(1, 2); x.Release(); x.Release() },
+		"a second time":                 func() { s := tensor.Sum(rt.Full(1, 2).RequireGrad()); s.Backward(1); s.Backward(1) },
+		"only a single element":         func() { tensor.Neg(rt.Full(1, 2).RequireGrad()).Backward(1) },
+		"no recorded operation made":    func() { tensor.Sum(rt.Full(1, 2)).Backward(1) },
+		"MatMul of":                     func() { tensor.MatMul(rt.Full(1, 2, 3), rt.Full(1, 2, 3)) },
+		"Reshape of":                    func() { tensor.Reshape(rt.Full(1, 2, 3), 4, -1) },
+		"every dimension must stand":    func() { tensor.Permute(rt.Full(1, 2, 3), 0, 0) },
+		"does not broadcast to":         func() { tensor.AddInPlace(rt.Full(1, 2), rt.Full(1, 4, 2)) },
+		"than any memory holds":         func() { rt.Full(1, 1<<31, 1<<31) },
+		"Slice [2:5:1]":                 func() { tensor.Slice(rt.Full(1, 4), 0, 2, 5, 1) },
+		"dimension 2 of a tensor":       func() { tensor.Sum(rt.Full(1, 4, 4), 2) },
+		"only a leaf":                   func() { tensor.Neg(rt.Full(1, 2).RequireGrad()).RequireGrad() },
+		"more than 6 dimensions":        func() { rt.Full(1, 1, 1, 1, 1, 1, 1, 1) },
+		"Upload of 4 bytes":             func() { rt.Full(1, 2).Upload(make([]byte, 4)) },
+		"SelfAttention of qkv":          func() { tensor.SelfAttention(rt.Full(1, 1, 2, 9), 2, true) },
+		"CrossEntropy of logits":        func() { tensor.CrossEntropy(rt.Full(1, 2, 3), rt.Full(1, 2), 0) },
+		"AddInPlace to":                 func() { tensor.AddInPlace(rt.Full(1, 2).RequireGrad(), rt.Full(1, 2)) },
+		"needs a gradient":              func() { tensor.AddInPlace(tensor.Neg(rt.Full(1, 2).RequireGrad()), rt.Full(1, 2)) },
+		"only float32 is computed with": func() { tensor.Exp(ints(rt, 1, 2)) },
+		"mul of int32[2]":               func() { tensor.Mul(rt.Full(1, 2), ints(rt, 1, 2)) },
+		"Concat along":                  func() { tensor.Concat(0, rt.Full(1, 2), ints(rt, 1, 2)) },
+		"want a dense int32":            func() { tensor.Where(rt.Full(1, 2), rt.Full(1, 2), rt.Full(1, 2)) },
+		"Conv2D of float32[1 3 8 8]":    func() { tensor.Conv2D(rt.Full(1, 1, 3, 8, 8), rt.Full(1, 4, 2, 3, 3), nil, tensor.ConvParams{}) },
+		"Conv2D of float32[1 3 2 8]":    func() { tensor.Conv2D(rt.Full(1, 1, 3, 2, 8), rt.Full(1, 4, 3, 3, 3), nil, tensor.ConvParams{}) },
+		"BatchNorm of": func() {
+			tensor.BatchNorm(rt.Full(1, 2, 3), rt.Full(1, 3), rt.Full(1, 2), tensor.BatchNormParams{Training: true})
+		},
+		"want 3 channels, got":       func() { tensor.BatchNorm(rt.Full(1, 2, 3), rt.Full(1, 3), rt.Full(1, 3), tensor.BatchNormParams{}) },
+		"MaxPool2D of":               func() { tensor.MaxPool2D(rt.Full(1, 1, 1, 4, 4), tensor.PoolParams{Kernel: 2, Padding: 2}) },
+		"window is larger":           func() { tensor.AvgPool2D(rt.Full(1, 1, 1, 4, 4), tensor.PoolParams{Kernel: 5}) },
+		"want a probability below 1": func() { tensor.Dropout(rt.Full(1, 2), 1) },
+		"TopK of":                    func() { tensor.TopK(rt.Full(1, 2), 3, 0) },
+		"Gather of":                  func() { tensor.Gather(rt.Full(1, 2, 3), 1, ints(rt, 1, 2)) },
+		"IndexAdd of":                func() { tensor.IndexAdd(rt.Full(1, 4, 3), 0, ints(rt, 1, 2), rt.Full(1, 2, 2)) },
+		"with key mask int32[2]": func() {
+			q := rt.Full(1, 1, 1, 2, 4)
+			tensor.AttentionWith(q, q, q, tensor.AttentionOptions{KeyMask: ints(rt, 1, 1)})
+		},
 		"the second run of the functi": func() { unsteady(rt) },
 	} {
 		err := rt.Try(f)
@@ -404,6 +424,10 @@ func TestMisuseIsAnError(t *testing.T) {
 			t.Fatalf("%q left %d handles", name, n)
 		}
 	}
+}
+
+func ints(rt *tensor.Runtime, v ...int32) *tensor.Tensor {
+	return rt.FromInt32s(trace.Input, v, len(v))
 }
 
 // unsteady recomputes a function that does something else the second time.

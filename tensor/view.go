@@ -11,7 +11,7 @@ import (
 // dimension may be -1. A dense t shares its memory, another is copied.
 func Reshape(t *Tensor, shape ...int) *Tensor {
 	shape = resolve(t, shape)
-	n := t.rt.node("reshape", t)
+	n := t.rt.viewNode("reshape", t)
 	d := t.contiguous()
 	out := d.view(shape, denseStrides(shape), d.offset)
 	d.Release()
@@ -47,7 +47,7 @@ func Permute(t *Tensor, dims ...int) *Tensor {
 	if seen != 1<<len(dims)-1 {
 		fail("Permute of %v by %v: every dimension must stand there once", t, dims)
 	}
-	n := t.rt.node("permute", t)
+	n := t.rt.viewNode("permute", t)
 	out := t.view(shape, strides, t.offset)
 	return n.bind(out, func(g *Tensor) {
 		src := Permute(g, back...)
@@ -84,7 +84,7 @@ func Slice(t *Tensor, dim, lo, hi, step int) *Tensor {
 		strides[dim] *= step
 		return of.view(shape, strides, of.offset+lo*of.strides[dim])
 	}
-	n := t.rt.node("slice", t)
+	n := t.rt.viewNode("slice", t)
 	return n.bind(part(t), func(g *Tensor) {
 		dst, acc := n.into(0)
 		if !acc {
@@ -101,7 +101,7 @@ func Expand(t *Tensor, shape ...int) *Tensor {
 	if slices.Min(append([]int{0}, shape...)) < 0 || !slices.Equal(broadcast(t.shape, shape), shape) {
 		fail("Expand of %v to %v", t, shape)
 	}
-	n := t.rt.node("expand", t)
+	n := t.rt.viewNode("expand", t)
 	out := t.view(slices.Clone(shape), broadcastStrides(t, shape), t.offset)
 	return n.bind(out, func(g *Tensor) { n.sumTo(0, g) })
 }
@@ -131,13 +131,13 @@ func Concat(dim int, ts ...*Tensor) *Tensor {
 	sizes := make([]int, len(ts))
 	shape[dim] = 0
 	for i, t := range ts {
-		if len(t.shape) != len(shape) || !slices.Equal(t.shape[:dim], shape[:dim]) || !slices.Equal(t.shape[dim+1:], shape[dim+1:]) {
+		if t.dtype != ts[0].dtype || len(t.shape) != len(shape) || !slices.Equal(t.shape[:dim], shape[:dim]) || !slices.Equal(t.shape[dim+1:], shape[dim+1:]) {
 			fail("Concat along dimension %d of %v and %v", dim, ts[0], t)
 		}
 		sizes[i] = t.shape[dim]
 		shape[dim] += sizes[i]
 	}
-	n := rt.node("concat", ts...)
+	n := rt.viewNode("concat", ts...)
 	out := rt.Empty(ts[0].dtype, trace.Activation, shape...)
 	eachPart(out, dim, sizes, func(i int, part *Tensor) {
 		kernel.Copy(rt.stream, part.shape, part.kview(part.shape), ts[i].kview(part.shape), false)

@@ -95,20 +95,26 @@ func (a *Attention) pairs() int {
 }
 
 // attentionInts is the number of integers that store fills.
-const attentionInts = 6 + 4*3
+const attentionInts = 6 + 4*3 + 2
+
+// maskPtr is the place of KeyMask among the addresses, after those of the gradients.
+const maskPtr = 10
 
 func (a *Attention) store(l *device.Launch) {
 	l.Ptr = [device.MaxPtrs]device.Ptr{a.Q, a.K, a.V, a.O, a.LSE}
-	l.Float[0] = a.Scale
+	l.Ptr[maskPtr] = a.KeyMask
+	l.Float[0], l.Float[1] = a.Scale, a.Dropout
 	l.Int = [device.MaxInts]int{a.Batch, a.Heads, a.T, a.S, a.D, flag(a.Causal)}
 	for i, s := range [...]*[3]int{&a.QStride, &a.KStride, &a.VStride, &a.OStride} {
 		copy(l.Int[6+3*i:], s[:])
 	}
+	l.Int[18], l.Int[19] = int(uint32(a.Seed>>32)), int(uint32(a.Seed))
 }
 
 func loadAttention(l *device.Launch) *Attention {
 	n := &l.Int
 	a := &Attention{Batch: n[0], Heads: n[1], T: n[2], S: n[3], D: n[4], Causal: n[5] != 0, Scale: l.Float[0],
+		KeyMask: l.Ptr[maskPtr], Dropout: l.Float[1], Seed: uint64(uint32(n[18]))<<32 | uint64(uint32(n[19])),
 		Q: l.Ptr[0], K: l.Ptr[1], V: l.Ptr[2], O: l.Ptr[3], LSE: l.Ptr[4]}
 	for i, s := range [...]*[3]int{&a.QStride, &a.KStride, &a.VStride, &a.OStride} {
 		copy(s[:], n[6+3*i:])
@@ -120,6 +126,7 @@ func (a *Attention) check(op string) {
 	if a.Batch < 0 || a.Heads < 0 || a.T < 0 || a.S < 0 || a.D < 1 {
 		panic(fmt.Sprintf("kernel.%s: %d×%d heads of %d queries and %d keys of %d elements", op, a.Batch, a.Heads, a.T, a.S, a.D))
 	}
+	checkDropout(op, a.Dropout)
 	need(op, a.rows(), a.Q, a.O, a.LSE)
 	need(op, a.keyRows(), a.K, a.V)
 	a.checkStrides(op, "Q", a.QStride, a.T, false)
@@ -160,15 +167,41 @@ func (r rowsOf) row(i, d int) []float32 { return r.data[i*r.ld:][:d] }
 func (r rowsOf) from(i int) rowsOf { return rowsOf{r.data[i*r.ld:], r.ld} }
 
 // byRow takes the rows as rows of op(A), or as columns of op(B).
-func (r rowsOf) byRow() operand { return operand{r.data, r.ld, 1} }
+func (r rowsOf) byRow() operand { return operand{data: r.data, outer: r.ld, inner: 1} }
 
 // byColumn takes the columns as rows of op(A), or as columns of op(B).
-func (r rowsOf) byColumn() operand { return operand{r.data, 1, r.ld} }
+func (r rowsOf) byColumn() operand { return operand{data: r.data, outer: 1, inner: r.ld} }
 
 // head gives the rows of head i of Batch·Heads.
 func (a *Attention) head(p device.Ptr, stride [3]int, i, rows int) rowsOf {
 	at := i/a.Heads*stride[0] + i%a.Heads*stride[1]
 	return rowsOf{device.Float32s(p+device.Ptr(4*at), span(rows, a.D, stride[2])), stride[2]}
+}
+
+// hidden gives what is added to the scores of a head: 0 or, for keys that are
+// masked, −Inf. It is nil where no key is.
+func (a *Attention) hidden(l *loans, head int) []float32 {
+	if a.KeyMask == 0 {
+		return nil
+	}
+	add := l.floats(a.S)
+	for i, seen := range device.Int32s(a.KeyMask+device.Ptr(4*(head/a.Heads)*a.S), a.S) {
+		add[i] = 0
+		if seen == 0 {
+			add[i] = minusInf
+		}
+	}
+	return add
+}
+
+// drop applies dropout to n probabilities of query t from a key on, or to
+// their gradients.
+func (a *Attention) drop(p []float32, head, t, key int) {
+	if a.Dropout == 0 {
+		return
+	}
+	d := newDropout(a.Dropout, a.Seed)
+	d.apply(p, p, (uint64(head)*uint64(a.T)+uint64(t))*uint64(a.S)+uint64(key))
 }
 
 // loans is scratch memory of one task.

@@ -1,6 +1,10 @@
 package kernel
 
-import "github.com/headroom-go/headroom/device"
+import (
+	"math"
+
+	"github.com/headroom-go/headroom/device"
+)
 
 func (kn *microKernel) attentionBackward(l *device.Launch, w *device.Workers) {
 	a, g := loadAttention(l), loadAttentionGrads(l)
@@ -25,6 +29,8 @@ type backward struct {
 	*microKernel
 	*Attention
 	accumulate     bool
+	head           int
+	hidden         []float32 // what is added to the scores; nil for nothing
 	q, k, v, o     rowsOf
 	dq, dk, dv, do rowsOf
 	lse, delta     []float32
@@ -41,7 +47,7 @@ type backward struct {
 func (kn *microKernel) newBackward(a *Attention, g *AttentionGrads, head int, room *loans) *backward {
 	keys := kn.a.strips(keyBlock) * kn.a.width
 	row := func(p device.Ptr) []float32 { return device.Float32s(p+device.Ptr(4*head*a.T), a.T) }
-	return &backward{microKernel: kn, Attention: a, accumulate: g.Accumulate,
+	return &backward{microKernel: kn, Attention: a, accumulate: g.Accumulate, head: head, hidden: a.hidden(room, head),
 		q:  a.head(a.Q, a.QStride, head, a.T),
 		dq: a.head(g.DQ, a.QStride, head, a.T),
 		k:  a.head(a.K, a.KStride, head, a.S),
@@ -117,7 +123,7 @@ func (b *backward) strip(t, i, rows, key, seen int, k, v, kt *panel) {
 	room := b.a.strips(seen) * b.a.width
 	for r := range rows {
 		valid := max(0, min(seen, b.visible(t+i+r)-key))
-		b.row(t+i+r, b.p.row(i+r, room), b.ds.row(i+r, room), valid)
+		b.row(t+i+r, key, b.p.row(i+r, room), b.ds.row(i+r, room), valid)
 	}
 	if n > 0 {
 		ds := b.wholeRows(b.ds.from(i).byRow(), rows, n)
@@ -125,10 +131,16 @@ func (b *backward) strip(t, i, rows, key, seen int, k, v, kt *panel) {
 	}
 }
 
-// row turns scores into P and dP into dS for query t. From valid on keys are masked.
-func (b *backward) row(t int, p, ds []float32, valid int) {
-	expShift(p[:valid], p[:valid], b.lse[t])
+// row turns scores into P and dP into dS for query t and the keys from key on.
+// From valid on keys are masked.
+func (b *backward) row(t, key int, p, ds []float32, valid int) {
+	if b.hidden != nil {
+		vecAdd(p[:valid], p[:valid], b.hidden[key:])
+	}
+	expShift(p[:valid], p[:valid], max(b.lse[t], -math.MaxFloat32))
+	b.drop(ds[:valid], b.head, t, key)
 	vecSoftmaxGrad(ds[:valid], ds[:valid], p[:valid], b.delta[t])
+	b.drop(p[:valid], b.head, t, key)
 	clear(p[valid:])
 	clear(ds[valid:])
 }
@@ -142,8 +154,8 @@ func (b *backward) gather(t, rows, key, seen int) {
 		if first >= rows {
 			continue
 		}
-		ds := b.wholeRows(operand{b.ds.data[j:], 1, scoresLD}, b.a.width, rows)
-		p := b.wholeRows(operand{b.p.data[j:], 1, scoresLD}, b.a.width, rows)
+		ds := b.wholeRows(operand{data: b.ds.data[j:], outer: 1, inner: scoresLD}, b.a.width, rows)
+		p := b.wholeRows(operand{data: b.p.data[j:], outer: 1, inner: scoresLD}, b.a.width, rows)
 		b.add(b.accK.from(j), b.a.width, &ds, &q, max(0, first), rows)
 		b.add(b.accV.from(j), b.a.width, &p, &do, max(0, first), rows)
 	}

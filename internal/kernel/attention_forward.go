@@ -23,6 +23,7 @@ func (kn *microKernel) attentionForward(l *device.Launch, w *device.Workers) {
 type forward struct {
 	*microKernel
 	*Attention
+	head       int
 	first, n   int
 	q, k, v, o rowsOf // of the head; q and o from the first query on
 	lse        []float32
@@ -35,11 +36,12 @@ type forward struct {
 	packV    []float32
 	left     []float32 // a strip of queries that is not whole
 	edge     []float32
+	hidden   []float32 // what is added to the scores; nil for nothing
 }
 
 func (kn *microKernel) newForward(a *Attention, head, first, size int, room *loans) *forward {
 	n := min(size, a.T-first)
-	return &forward{microKernel: kn, Attention: a, first: first, n: n,
+	return &forward{microKernel: kn, Attention: a, head: head, first: first, n: n,
 		q:      a.head(a.Q, a.QStride, head, a.T).from(first),
 		k:      a.head(a.K, a.KStride, head, a.S),
 		v:      a.head(a.V, a.VStride, head, a.S),
@@ -54,6 +56,7 @@ func (kn *microKernel) newForward(a *Attention, head, first, size int, room *loa
 		packV:  kn.columns(room, a.D, keyBlock),
 		left:   room.floats(kn.a.width * a.D),
 		edge:   room.floats(kn.a.width * kn.b.width),
+		hidden: a.hidden(room, head),
 	}
 }
 
@@ -87,8 +90,12 @@ func (f *forward) strip(i, key int, k, v *panel) {
 		f.tileAt(&score, &q, k, 0, j, 0, f.D, f.edge)
 	}
 	for r := range rows {
-		seen := f.visible(f.first+i+r) - key
-		f.soften(i+r, f.scores.row(r, n), max(0, min(n, seen)))
+		seen, scores := max(0, min(n, f.visible(f.first+i+r)-key)), f.scores.row(r, n)
+		if f.hidden != nil {
+			vecAdd(scores[:seen], scores[:seen], f.hidden[key:])
+		}
+		f.soften(i+r, scores, seen)
+		f.drop(scores[:seen], f.head, f.first+i+r, key)
 	}
 	p := f.wholeRows(f.scores.byRow(), rows, n)
 	out := product{m: f.a.width, n: f.D, c: f.acc.from(i).data, ldc: f.D}

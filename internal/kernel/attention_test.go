@@ -23,6 +23,8 @@ type oracle struct {
 	causal     bool
 	scale      float64
 	q, k, v    func(row, d int) float64
+	hidden     func(s int) bool       // by the mask
+	keep       func(t, s int) float64 // the factor of dropout
 	p          [][]float64
 	lse        []float64
 	o          [][]float64
@@ -38,7 +40,17 @@ func matrix(rows, cols int) [][]float64 {
 	return m
 }
 
-func (x *oracle) sees(t, s int) bool { return !x.causal || s <= t+x.S-x.T }
+func (x *oracle) sees(t, s int) bool {
+	return (!x.causal || s <= t+x.S-x.T) && (x.hidden == nil || !x.hidden(s))
+}
+
+// kept is the factor of a probability.
+func (x *oracle) kept(t, s int) float64 {
+	if x.keep == nil {
+		return 1
+	}
+	return x.keep(t, s)
+}
 
 func (x *oracle) forward() {
 	x.p, x.lse, x.o = matrix(x.T, x.S), make([]float64, x.T), matrix(x.T, x.D)
@@ -64,7 +76,7 @@ func (x *oracle) forward() {
 				x.p[t][s] /= sum
 			}
 			for d := range x.D {
-				x.o[t][d] += x.p[t][s] * x.v(s, d)
+				x.o[t][d] += x.kept(t, s) * x.p[t][s] * x.v(s, d)
 			}
 		}
 	}
@@ -79,8 +91,8 @@ func (x *oracle) backward(do func(row, d int) float64) {
 		for s := range x.S {
 			dp := 0.0
 			for d := range x.D {
-				dp += do(t, d) * x.v(s, d)
-				x.dv[s][d] += x.p[t][s] * do(t, d)
+				dp += x.kept(t, s) * do(t, d) * x.v(s, d)
+				x.dv[s][d] += x.kept(t, s) * x.p[t][s] * do(t, d)
 			}
 			ds := x.scale * x.p[t][s] * (dp - x.delta[t])
 			for d := range x.D {
@@ -137,6 +149,8 @@ type attentionCase struct {
 	Attention
 	part            int // elements from Q to K and from K to V in one array; 0 if they have an array each
 	q, k, v, o, lse *array
+	mask            []int32 // KeyMask; nil for none
+	maskArray       *array
 }
 
 // strides lays out Batch×Heads×rows×D in one of two orders, with gaps.
@@ -204,6 +218,9 @@ func (a *array) from(i int) *array {
 }
 
 func (x *attentionCase) addresses() {
+	if x.maskArray != nil {
+		x.KeyMask = x.maskArray.ptr()
+	}
 	x.Q, x.K, x.V, x.O, x.LSE = x.q.ptr(), x.k.ptr(), x.v.ptr(), x.o.ptr(), x.lse.ptr()
 }
 
@@ -240,6 +257,9 @@ func (x *attentionCase) backward(t *testing.T, r *rand.Rand, heads []*oracle, ac
 	old := []*array{x.q, x.k, x.v}
 	x.q, x.k, x.v = x.three(func(i int) *array { return again(old[i]) })
 	x.o, x.lse = again(x.o), again(x.lse)
+	if x.mask != nil {
+		x.maskArray = c.indices(x.mask)
+	}
 	x.addresses()
 	do, delta := c.input(randoms(r, len(x.o.data))), c.output(len(x.lse.data))
 	dq, dk, dv := x.three(func(i int) *array { return c.dst(r, len(old[i].data), accumulate) })
@@ -276,6 +296,16 @@ func (x *attentionCase) oracles() (heads []*oracle) {
 		}
 		y := &oracle{T: x.T, S: x.S, D: x.D, causal: x.Causal, scale: float64(x.Scale),
 			q: at(x.q, x.QStride), k: at(x.k, x.KStride), v: at(x.v, x.VStride)}
+		if x.mask != nil {
+			y.hidden = func(s int) bool { return x.mask[head/x.Heads*x.S+s] == 0 }
+		}
+		if x.Dropout > 0 {
+			y.keep = func(t, s int) float64 {
+				d, one := newDropout(x.Dropout, x.Seed), []float32{1}
+				d.apply(one, one, uint64((head*x.T+t)*x.S+s))
+				return float64(one[0])
+			}
+		}
 		y.forward()
 		heads = append(heads, y)
 	}
@@ -310,7 +340,7 @@ func fromFloats(v []float32) []float64 {
 
 func TestAttentionRandomShapes(t *testing.T) {
 	r := seeded(t)
-	for i := range 40 {
+	for i := range trials(40) {
 		a := Attention{Batch: 1 + r.IntN(2), Heads: 1 + r.IntN(3), T: 1 + r.IntN(30), S: 1 + r.IntN(40), D: 1 + r.IntN(40),
 			Causal: i%2 == 0, Scale: r.Float32()}
 		c, x := newAttentionCase(t, r, a, 5)
@@ -330,6 +360,32 @@ func TestAttentionBlocks(t *testing.T) {
 		a.Batch, a.Heads, a.Scale = 1, 1, float32(1/math.Sqrt(float64(a.D)))
 		c, x := newAttentionCase(t, r, a, 3)
 		x.check(c, r, i%2 == 0)
+	}
+}
+
+// TestAttentionMaskAndDropout hides some keys, or all those of one sequence,
+// and drops some probabilities, within and beyond a block.
+func TestAttentionMaskAndDropout(t *testing.T) {
+	r := seeded(t)
+	for i := range trials(24) {
+		a := Attention{Batch: 1 + r.IntN(3), Heads: 1 + r.IntN(2), T: 1 + r.IntN(30), S: 1 + r.IntN(40), D: 1 + r.IntN(20),
+			Causal: i%2 == 0, Scale: r.Float32()}
+		if i%8 == 0 {
+			a.T, a.S = 110, 300
+		}
+		if i%3 > 0 {
+			a.Dropout, a.Seed = 0.4, r.Uint64()
+		}
+		c, x := newAttentionCase(t, r, a, 3)
+		if i%3 < 2 {
+			x.mask = make([]int32, a.Batch*a.S)
+			for j := range x.mask {
+				x.mask[j] = int32(r.IntN(3)) * int32(j/a.S) // nobody sees the first sequence's keys
+			}
+			x.maskArray = c.indices(x.mask)
+			x.addresses()
+		}
+		x.check(c, r, r.IntN(2) == 0)
 	}
 }
 

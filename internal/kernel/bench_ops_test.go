@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/headroom-go/headroom/device"
@@ -62,9 +63,13 @@ func BenchmarkElementwise(b *testing.B) {
 	benchmark(b, "SubColumn", benchN, func(s device.Stream) {
 		Binary(s, Sub, shape, z.ptr(), View{x.ptr(), dense}, View{y.ptr(), []int{1, 0}})
 	})
-	for op, name := range []string{"Neg", "Exp", "Log", "Sqrt", "Tanh", "Relu", "Gelu"} {
+	for op, name := range []string{"Neg", "Exp", "Log", "Sqrt", "Tanh", "Relu", "Gelu", "GeluErf", "Silu", "Sigmoid"} {
 		benchmark(b, name, benchN, func(s device.Stream) { Unary(s, UnaryOp(op), benchN, y.ptr(), x.ptr()) })
 	}
+	benchmark(b, "Dropout", benchN, func(s device.Stream) { Dropout(s, benchN, y.ptr(), x.ptr(), 0.1, 7, false) })
+	benchmark(b, "GeluErfGrad", benchN, func(s device.Stream) {
+		UnaryGrad(s, GeluErf, benchN, z.ptr(), y.ptr(), x.ptr(), false)
+	})
 	benchmark(b, "ExpInPlaceCached", 4096, func(s device.Stream) { Unary(s, Exp, 4096, y.ptr(), x.ptr()) })
 	benchmark(b, "GeluCached", 4096, func(s device.Stream) { Unary(s, GeluTanh, 4096, y.ptr(), x.ptr()) })
 	benchmark(b, "GeluGrad", benchN, func(s device.Stream) {
@@ -133,11 +138,11 @@ func BenchmarkCrossEntropy(b *testing.B) {
 	logits, lse, one := memory(n), memory(rows), memory(2)
 	targets := (&testCase{}).indices(make([]int32, rows))
 	benchmark(b, "Forward", n, func(s device.Stream) {
-		CrossEntropy(s, rows, benchVocab, one.ptr(), lse.ptr(), logits.ptr(), targets.ptr(), -1)
+		CrossEntropy(s, rows, benchVocab, one.ptr(), lse.ptr(), logits.ptr(), targets.ptr(), CrossEntropyParams{Ignore: -1})
 	})
 	out := memory(n)
 	benchmark(b, "Grad", n, func(s device.Stream) {
-		CrossEntropyGrad(s, rows, benchVocab, out.ptr(), one.ptr(), logits.ptr(), lse.ptr(), targets.ptr(), -1, false)
+		CrossEntropyGrad(s, rows, benchVocab, out.ptr(), one.ptr(), logits.ptr(), lse.ptr(), targets.ptr(), CrossEntropyParams{Ignore: -1}, false)
 	})
 }
 
@@ -167,4 +172,22 @@ func BenchmarkAdamW(b *testing.B) {
 	benchmark(b, "AdamW", 4*benchN, func(s device.Stream) {
 		AdamW(s, 4*benchN, w.ptr(), g.ptr(), m.ptr(), v.ptr(), 0, p)
 	})
+}
+
+// BenchmarkImages normalises and pools 16 images of 64 channels of 32×32.
+func BenchmarkImages(b *testing.B) {
+	const planes, side = 16 * 64, 32
+	const n = planes * side * side
+	x, y, z, c := memory(n), memory(n), memory(n), memory(64)
+	norm := BatchNorm{N: 16, C: 64, P: side * side, X: x.ptr(), Mean: c.ptr(), RStd: c.ptr(), Gamma: c.ptr(), Beta: c.ptr()}
+	benchmark(b, "BatchNormApply", n, func(s device.Stream) { BatchNormApply(s, norm, y.ptr()) })
+	benchmark(b, "BatchNormGrad", n, func(s device.Stream) {
+		BatchNormGrad(s, norm, z.ptr(), 0, 0, y.ptr(), false, false, false, false)
+	})
+	p := Pool{Planes: planes, H: side, W: side, OH: side / 2, OW: side / 2, Kernel: [2]int{3, 3}, Stride: [2]int{2, 2}, Pad: [2]int{1, 1},
+		X: x.ptr(), Y: y.ptr()}
+	benchmark(b, "MaxPool", n, func(s device.Stream) { MaxPool(s, p) })
+	benchmark(b, "MaxPoolGrad", n, func(s device.Stream) { MaxPoolGrad(s, p, z.ptr(), y.ptr(), false) })
+	benchmark(b, "AvgPool", n, func(s device.Stream) { AvgPool(s, p) })
+	runtime.KeepAlive([]*array{x, y, z, c})
 }

@@ -10,6 +10,9 @@ type panelSize struct {
 	elements int
 }
 
+// maxWidth is the greatest width of a strip.
+const maxWidth = 32
+
 // defaultPanel takes 4 MiB, so that two are a share of the last-level cache.
 var defaultPanel = panelSize{k: 1024, elements: 1 << 20}
 

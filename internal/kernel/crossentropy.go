@@ -8,24 +8,56 @@ import (
 
 var nan = float32(math.NaN())
 
+// CrossEntropyParams are the numbers of a cross entropy.
+type CrossEntropyParams struct {
+	Ignore    int32   // the target of rows that don't count
+	Smoothing float32 // ε: the target's probability is 1 − ε, and ε is shared out evenly to all classes
+	Sum       bool    // over the rows, instead of the mean
+}
+
+// store puts p into a launch, after so many integers.
+func (p *CrossEntropyParams) store(l *device.Launch, ints int) {
+	l.Int[ints], l.Int[ints+1] = int(p.Ignore), flag(p.Sum)
+	l.Float[0] = p.Smoothing
+}
+
+func loadCrossEntropy(l *device.Launch, ints int) *CrossEntropyParams {
+	return &CrossEntropyParams{int32(l.Int[ints]), l.Float[0], l.Int[ints+1] != 0}
+}
+
+// divisor is what the sum over the rows is divided by.
+func (p *CrossEntropyParams) divisor(targets []int32) float64 {
+	n := 0
+	for _, t := range targets {
+		if t != p.Ignore {
+			n++
+		}
+	}
+	if p.Sum {
+		return 1
+	}
+	return float64(max(1, n))
+}
+
 var crossEntropyKernel = &device.Kernel{Name: "cross_entropy", Host: crossEntropyHost}
 
 // CrossEntropy sets *loss to the mean of lse − logits[target] over the rows
-// whose target is not ignore (0 when there is none), and lse, of rows
+// whose target is not p.Ignore (0 when there is none), and lse, of rows
 // elements, to log Σ exp of every row of logits (rows × cols). targets holds
-// rows int32. A target that is neither ignore nor a column makes the loss NaN.
-func CrossEntropy(s device.Stream, rows, cols int, loss, lse, logits, targets device.Ptr, ignore int32) {
+// rows int32. A target that is neither p.Ignore nor a column makes the loss NaN.
+func CrossEntropy(s device.Stream, rows, cols int, loss, lse, logits, targets device.Ptr, p CrossEntropyParams) {
 	needMatrix("CrossEntropy", rows, cols, lse, logits, targets)
 	need("CrossEntropy", 1, loss)
 	n := rows * cols
 	l := device.Launch{Kernel: crossEntropyKernel, Bytes: bytesOf(n + 2*rows + 1), Flops: uint64((expFlops + 3) * n)}
 	l.Ptr[0], l.Ptr[1], l.Ptr[2], l.Ptr[3] = loss, lse, logits, targets
-	l.Int[0], l.Int[1], l.Int[2] = rows, cols, int(ignore)
+	l.Int[0], l.Int[1] = rows, cols
+	p.store(&l, 2)
 	queue(s, &l)
 }
 
 func crossEntropyHost(l *device.Launch, w *device.Workers) {
-	rows, cols, ignore := l.Int[0], l.Int[1], int32(l.Int[2])
+	rows, cols, p := l.Int[0], l.Int[1], loadCrossEntropy(l, 2)
 	loss, lse := device.Float32s(l.Ptr[0], 1), device.Float32s(l.Ptr[1], rows)
 	logits, targets := device.Float32s(l.Ptr[2], rows*cols), device.Int32s(l.Ptr[3], rows)
 	losses := w.Scratch(rows)
@@ -35,37 +67,34 @@ func crossEntropyHost(l *device.Launch, w *device.Workers) {
 			row := logits[r*cols:][:cols]
 			top, logSum := logSumExp(row)
 			lse[r] = float32(top + logSum)
-			losses[r] = rowLoss(row, targets[r], ignore, top, logSum)
+			losses[r] = p.rowLoss(row, targets[r], top, logSum)
 		}
 	})
 	var sum float64
 	for _, x := range losses {
 		sum += float64(x)
 	}
-	loss[0] = float32(sum / float64(max(1, counted(targets, ignore))))
+	loss[0] = float32(sum / p.divisor(targets))
 }
 
 // rowLoss is a row's part of the loss. It takes log Σ exp as two numbers,
 // because their sum has too few digits where the logits are great.
-func rowLoss(row []float32, target, ignore int32, top, logSum float64) float32 {
+func (p *CrossEntropyParams) rowLoss(row []float32, target int32, top, logSum float64) float32 {
 	switch {
-	case target == ignore:
+	case target == p.Ignore:
 		return 0
 	case target < 0 || int(target) >= len(row):
 		return nan
 	}
-	return float32(top - float64(row[target]) + logSum)
-}
-
-// counted is the number of targets that are not ignored.
-func counted(targets []int32, ignore int32) int {
-	n := 0
-	for _, t := range targets {
-		if t != ignore {
-			n++
+	loss := top - float64(row[target]) + logSum
+	if p.Smoothing > 0 {
+		var sum float64
+		for lo := 0; lo < len(row); lo += pieceLen {
+			sum += float64(sumOf(row[lo:min(len(row), lo+pieceLen)]))
 		}
+		loss += float64(p.Smoothing) * (float64(row[target]) - sum/float64(len(row)))
 	}
-	return n
+	return float32(loss)
 }
 
 // logSumExp gives the greatest of x and log Σ exp(x − top). It goes over x
@@ -90,35 +119,36 @@ var crossEntropyGradKernel = &device.Kernel{Name: "cross_entropy_grad", Host: cr
 
 // CrossEntropyGrad sets dlogits = (softmax(logits) − onehot(target))·*dloss/count,
 // or adds that with accumulate; count is the number of targets that are not
-// ignore, and the rows of those that are get 0. A row whose target is no
+// p.Ignore (1 for a sum), and the rows of those that are get 0. A row whose target is no
 // column gets NaN. dlogits may be logits when not accumulating.
-func CrossEntropyGrad(s device.Stream, rows, cols int, dlogits, dloss, logits, lse, targets device.Ptr, ignore int32, accumulate bool) {
+func CrossEntropyGrad(s device.Stream, rows, cols int, dlogits, dloss, logits, lse, targets device.Ptr, p CrossEntropyParams, accumulate bool) {
 	needMatrix("CrossEntropyGrad", rows, cols, dlogits, logits, lse, targets)
 	need("CrossEntropyGrad", 1, dloss)
 	n := rows * cols
 	l := device.Launch{Kernel: crossEntropyGradKernel, Bytes: bytesOf(n*(2+flag(accumulate)) + 2*rows + 1), Flops: uint64((expFlops + 2 + flag(accumulate)) * n)}
 	l.Ptr[0], l.Ptr[1], l.Ptr[2], l.Ptr[3], l.Ptr[4] = dlogits, dloss, logits, lse, targets
-	l.Int[0], l.Int[1], l.Int[2], l.Int[3] = rows, cols, int(ignore), flag(accumulate)
+	l.Int[0], l.Int[1], l.Int[2] = rows, cols, flag(accumulate)
+	p.store(&l, 3)
 	queue(s, &l)
 }
 
 func crossEntropyGradHost(l *device.Launch, w *device.Workers) {
-	rows, cols, ignore := l.Int[0], l.Int[1], int32(l.Int[2])
+	rows, cols, p := l.Int[0], l.Int[1], loadCrossEntropy(l, 3)
 	dlogits, logits := device.Float32s(l.Ptr[0], rows*cols), device.Float32s(l.Ptr[2], rows*cols)
 	lse, targets := device.Float32s(l.Ptr[3], rows), device.Int32s(l.Ptr[4], rows)
 	dloss := device.Float32s(l.Ptr[1], 1)[0]
-	scale := float32(float64(dloss) / float64(max(1, counted(targets, ignore))))
+	scale := float32(float64(dloss) / p.divisor(targets))
 	w.For(rows, rowsPerChunk(cols), func(lo, hi int) {
 		var buf [pieceLen]float32
 		for r := lo; r < hi; r++ {
 			dst := dlogits[r*cols:][:cols]
-			crossEntropyGradRow(dst, logits[r*cols:][:cols], lse[r], targets[r], ignore, scale, l.Int[3] != 0, &buf)
+			p.gradRow(dst, logits[r*cols:][:cols], lse[r], targets[r], scale, l.Int[2] != 0, &buf)
 		}
 	})
 }
 
-func crossEntropyGradRow(dst, logits []float32, lse float32, target, ignore int32, scale float32, accumulate bool, buf *[pieceLen]float32) {
-	if target == ignore {
+func (p *CrossEntropyParams) gradRow(dst, logits []float32, lse float32, target int32, scale float32, accumulate bool, buf *[pieceLen]float32) {
+	if target == p.Ignore {
 		if !accumulate {
 			clear(dst)
 		}
@@ -130,15 +160,20 @@ func crossEntropyGradRow(dst, logits []float32, lse float32, target, ignore int3
 	}
 	for lo := 0; lo < len(dst); lo += pieceLen {
 		hi := min(len(dst), lo+pieceLen)
-		p := buf[:hi-lo]
-		expShift(p, logits[lo:hi], lse)
-		if i := int(target) - lo; i >= 0 && i < len(p) {
-			p[i]--
+		grad := buf[:hi-lo]
+		expShift(grad, logits[lo:hi], lse)
+		if share := p.Smoothing / float32(len(dst)); share > 0 {
+			for i := range grad {
+				grad[i] -= share
+			}
+		}
+		if i := int(target) - lo; i >= 0 && i < len(grad) {
+			grad[i] -= 1 - p.Smoothing
 		}
 		if accumulate {
-			vecAxpy(dst[lo:hi], p, scale)
+			vecAxpy(dst[lo:hi], grad, scale)
 		} else {
-			vecScale(dst[lo:hi], p, scale)
+			vecScale(dst[lo:hi], grad, scale)
 		}
 	}
 }

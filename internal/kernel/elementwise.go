@@ -67,12 +67,18 @@ func (op UnaryOp) flops() int {
 		return tanhFlops
 	case GeluTanh:
 		return geluFlops
+	case GeluErf:
+		return expFlops + 2*len(erfcTerms)
+	case Silu, Sigmoid:
+		return expFlops + 3
+	case Softplus:
+		return expFlops + logFlops
 	}
 	return 1
 }
 
 func (op UnaryOp) check(name string) {
-	if op < Neg || op > GeluTanh {
+	if op < Neg || op >= unaryOps {
 		panic(fmt.Sprintf("kernel.%s: no operation %d", name, op))
 	}
 }
@@ -115,6 +121,20 @@ func unary(op UnaryOp, y, x []float32) {
 		vecRelu(y, x)
 	case GeluTanh:
 		vecGelu(y, x)
+	case GeluErf:
+		eachShort(y, nil, x, geluErf)
+	case Silu:
+		eachShort(y, nil, x, silu)
+	case Sigmoid:
+		eachShort(y, nil, x, sigmoid)
+	case Softplus:
+		eachShort(y, nil, x, softplus)
+	case Abs:
+		for i, v := range x {
+			y[i] = float32(math.Abs(float64(v)))
+		}
+	case RSqrt:
+		rsqrt(y, x)
 	}
 }
 
@@ -169,6 +189,18 @@ func unaryGrad(op UnaryOp, dx, dy, x []float32, buf *[pieceLen]float32) {
 		vecReluGrad(dx, dy, x)
 	case GeluTanh:
 		vecGeluGrad(dx, dy, x)
+	case GeluErf:
+		eachShort(dx, dy, x, geluErfGrad)
+	case Silu:
+		eachShort(dx, dy, x, siluGrad)
+	case Sigmoid:
+		eachShort(dx, dy, x, sigmoidGrad)
+	case Softplus:
+		eachShort(dx, dy, x, softplusGrad)
+	case Abs:
+		absGrad(dx, dy, x)
+	case RSqrt:
+		rsqrtGrad(dx, dy, x, buf[:len(x)])
 	}
 }
 

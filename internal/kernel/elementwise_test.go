@@ -63,7 +63,20 @@ var unaryOracle = map[UnaryOp]struct{ f, grad func(x float64) float64 }{
 			return 0.5*(1+math.Tanh(u)) + 0.5*x/math.Pow(math.Cosh(u), 2)*k*(1+3*0.044715*x*x)
 		},
 	},
+	GeluErf: {
+		func(x float64) float64 { return x * math.Erfc(-x/math.Sqrt2) / 2 },
+		func(x float64) float64 {
+			return math.Erfc(-x/math.Sqrt2)/2 + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)
+		},
+	},
+	Silu:     {func(x float64) float64 { return x * logistic(x) }, func(x float64) float64 { return logistic(x) * (1 + x*logistic(-x)) }},
+	Sigmoid:  {logistic, func(x float64) float64 { return logistic(x) * logistic(-x) }},
+	Softplus: {func(x float64) float64 { return math.Log1p(math.Exp(x)) }, logistic},
+	Abs:      {math.Abs, func(x float64) float64 { return math.Copysign(1, x) }},
+	RSqrt:    {func(x float64) float64 { return 1 / math.Sqrt(x) }, func(x float64) float64 { return -0.5 / math.Pow(x, 1.5) }},
 }
+
+func logistic(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 
 // arguments gives n numbers at which op is defined, none of them so near 0
 // that a difference quotient would reach over a kink or pole.
@@ -71,7 +84,7 @@ func arguments(r *rand.Rand, op UnaryOp, n int) []float32 {
 	x := randoms(r, n)
 	for i := range x {
 		x[i] *= 3
-		if op == Log || op == Sqrt {
+		if op == Log || op == Sqrt || op == RSqrt {
 			x[i] = float32(math.Abs(float64(x[i])))
 		}
 		if math.Abs(float64(x[i])) < 0.01 {
@@ -150,6 +163,10 @@ func TestSpecialValues(t *testing.T) {
 		{Tanh, negInf, -1}, {Tanh, inf, 1}, {Tanh, nan, nan}, {Tanh, 0, 0}, {Tanh, 1e-40, 1e-40}, {Tanh, 3e38, 1}, {Tanh, -50, -1},
 		{Relu, negInf, 0}, {Relu, inf, inf}, {Relu, nan, nan},
 		{GeluTanh, inf, inf}, {GeluTanh, nan, nan}, {GeluTanh, 0, 0}, {GeluTanh, -1000, 0}, {GeluTanh, 1000, 1000},
+		{GeluErf, inf, inf}, {GeluErf, nan, nan}, {GeluErf, 0, 0}, {GeluErf, -20, 0}, {GeluErf, 20, 20},
+		{Silu, inf, inf}, {Silu, nan, nan}, {Silu, -200, 0}, {Sigmoid, negInf, 0}, {Sigmoid, inf, 1}, {Sigmoid, nan, nan},
+		{Softplus, negInf, 0}, {Softplus, inf, inf}, {Softplus, 1000, 1000}, {Softplus, nan, nan},
+		{Abs, negInf, inf}, {Abs, nan, nan}, {RSqrt, 0, inf}, {RSqrt, -1, nan}, {RSqrt, inf, 0},
 		{Log, 0, negInf}, {Log, -1, nan}, {Log, inf, inf}, {Sqrt, -1, nan}, {Sqrt, inf, inf}, {Neg, inf, negInf},
 	}
 	eachSIMD(t, func(t *testing.T) {

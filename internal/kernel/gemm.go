@@ -127,8 +127,8 @@ func (g *Gemm) product(i int) *product {
 		return device.Float32s(p+device.Ptr(4*i*stride), span(rows, cols, ld))
 	}
 	p := &product{m: g.M, n: g.N, k: g.K, ldc: g.LDC,
-		a: operand{at(g.A, g.StrideA, rowsA, colsA, g.LDA), g.LDA, 1},
-		b: operand{at(g.B, g.StrideB, rowsB, colsB, g.LDB), 1, g.LDB},
+		a: operand{data: at(g.A, g.StrideA, rowsA, colsA, g.LDA), outer: g.LDA, inner: 1},
+		b: operand{data: at(g.B, g.StrideB, rowsB, colsB, g.LDB), outer: 1, inner: g.LDB},
 		c: at(g.C, g.StrideC, g.M, g.N, g.LDC),
 	}
 	if g.TransA {

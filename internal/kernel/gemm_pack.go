@@ -5,10 +5,18 @@ package kernel
 type operand struct {
 	data         []float32
 	outer, inner int // strides; one of them is 1
+
+	patches     *patches // instead of data, from a row and column on
+	row, column int      // columns are outer indices where outer is 1
 }
 
 // from is the operand without its first i outer and first k inner indices.
 func (o operand) from(i, k int) operand {
+	if o.patches != nil {
+		o.row += i*o.inner + k*o.outer
+		o.column += i*o.outer + k*o.inner
+		return o
+	}
 	o.data = o.data[i*o.outer+k*o.inner:]
 	return o
 }
@@ -32,6 +40,10 @@ func (p *packer) strips(n int) int { return ceilDiv(n, p.width) }
 
 // pack writes n outer and k inner indices to dst, strip after strip.
 func (p *packer) pack(dst []float32, src operand, n, k int) {
+	if src.patches != nil {
+		p.packPatches(dst, src, n, k)
+		return
+	}
 	whole := n / p.width
 	if src.outer == 1 {
 		p.copyStrips(dst, src, whole, k)

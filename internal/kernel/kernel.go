@@ -35,6 +35,14 @@ const (
 	Tanh
 	Relu
 	GeluTanh // 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
+	GeluErf  // x·Φ(x)
+	Silu     // x/(1 + exp(−x))
+	Sigmoid  // 1/(1 + exp(−x))
+	Softplus // log(1 + exp(x))
+	Abs
+	RSqrt // 1/√x
+
+	unaryOps // their number
 )
 
 // BinaryOp names an elementwise function of two operands.
@@ -66,10 +74,18 @@ type Gemm struct {
 // that a packed qkv projection is read where it lies. With Causal, query t
 // sees keys 0 … t+S−T. The T×S matrix is never stored: LSE, [Batch, Heads, T]
 // dense, keeps log Σ exp of each row for the backward pass.
+//
+// KeyMask, [Batch, S] of int32 or 0 for none, hides the keys where it is 0
+// from all queries of the batch. Each probability is dropped with probability
+// Dropout, and 1/(1−Dropout) times as great otherwise; which ones follows from
+// Seed.
 type Attention struct {
 	Batch, Heads, T, S, D              int
 	Causal                             bool
 	Scale                              float32
+	KeyMask                            device.Ptr
+	Dropout                            float32
+	Seed                               uint64
 	Q, K, V, O, LSE                    device.Ptr
 	QStride, KStride, VStride, OStride [3]int
 }

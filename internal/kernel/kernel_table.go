@@ -6,14 +6,18 @@ import "github.com/headroom-go/headroom/device"
 func All() []*device.Kernel {
 	return []*device.Kernel{
 		matmulKernel,
+		convKernel, convGradInputKernel, convGradWeightKernel,
+		batchNormStatsKernel, batchNormApplyKernel, batchNormGradKernel, inverseDeviationKernel,
+		maxPoolKernel, maxPoolGradKernel, avgPoolKernel, avgPoolGradKernel,
 		attentionForwardKernel,
 		attentionBackwardKernel,
 		fillKernel, copyKernel, sumKernel,
 		unaryKernel, unaryGradKernel, binaryKernel, scaleKernel,
 		layerNormKernel, layerNormApplyKernel, layerNormGradKernel,
-		softmaxKernel, softmaxGradKernel,
+		softmaxKernel, softmaxGradKernel, logSoftmaxKernel, logSoftmaxGradKernel,
 		crossEntropyKernel, crossEntropyGradKernel,
+		selectKernel, equalKernel, topKKernel, gatherKernel, gatherGradKernel, cumSumKernel, clampKernel, clampGradKernel, dropoutKernel,
 		embeddingKernel, embeddingGradKernel,
-		adamWKernel, sumSquaresKernel, clipScaleKernel,
+		adamWKernel, updateKernel, sumSquaresKernel, clipScaleKernel,
 	}
 }

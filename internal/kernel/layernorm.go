@@ -14,12 +14,14 @@ var layerNormKernel = &device.Kernel{Name: "layer_norm", Host: layerNormHost}
 //	y = (x − mean)·rstd·gamma + beta
 //
 // mean and rstd, of rows elements, are written. With y 0 nothing else is, and
-// gamma and beta are not read. y may be x.
+// gamma and beta are not read. y may be x. With an address of 0 for mean
+// nothing is centred: the mean counts as 0, as in Zhang and Sennrich, "Root
+// Mean Square Layer Normalization" (2019). beta of 0 counts as zeros.
 func LayerNorm(s device.Stream, rows, cols int, y, mean, rstd, x, gamma, beta device.Ptr, eps float32) {
-	needMatrix("LayerNorm", rows, cols, mean, rstd, x)
+	needMatrix("LayerNorm", rows, cols, rstd, x)
 	l := device.Launch{Kernel: layerNormKernel, Bytes: bytesOf(rows*cols + 2*rows), Flops: uint64(4 * rows * cols)}
 	if y != 0 {
-		need("LayerNorm", cols, gamma, beta)
+		need("LayerNorm", cols, gamma)
 		l.Bytes += bytesOf(rows*cols + 2*cols)
 		l.Flops += uint64(4 * rows * cols)
 	}
@@ -32,17 +34,22 @@ func LayerNorm(s device.Stream, rows, cols int, y, mean, rstd, x, gamma, beta de
 
 func layerNormHost(l *device.Launch, w *device.Workers) {
 	rows, cols, eps := l.Int[0], l.Int[1], float64(l.Float[0])
-	mean, rstd := device.Float32s(l.Ptr[1], rows), device.Float32s(l.Ptr[2], rows)
-	x := device.Float32s(l.Ptr[3], rows*cols)
-	var y, gamma, beta []float32
+	mean, freeMean := orZeros(w, l.Ptr[1], rows)
+	defer freeMean()
+	rstd, x := device.Float32s(l.Ptr[2], rows), device.Float32s(l.Ptr[3], rows*cols)
+	beta, freeBeta := orZeros(w, l.Ptr[5], cols)
+	defer freeBeta()
+	var y, gamma []float32
 	if l.Ptr[0] != 0 {
-		y = device.Float32s(l.Ptr[0], rows*cols)
-		gamma, beta = device.Float32s(l.Ptr[4], cols), device.Float32s(l.Ptr[5], cols)
+		y, gamma = device.Float32s(l.Ptr[0], rows*cols), device.Float32s(l.Ptr[4], cols)
 	}
 	w.For(rows, rowsPerChunk(cols), func(lo, hi int) {
 		for r := lo; r < hi; r++ {
 			row := x[r*cols:][:cols]
-			mean[r], rstd[r] = moments(row, eps)
+			if l.Ptr[1] != 0 {
+				mean[r] = meanOf(row)
+			}
+			rstd[r] = deviation(row, mean[r], eps)
 			if y != nil {
 				vecNorm(y[r*cols:][:cols], row, gamma, beta, mean[r], rstd[r])
 			}
@@ -50,25 +57,40 @@ func layerNormHost(l *device.Launch, w *device.Workers) {
 	})
 }
 
-// moments gives the mean of a row and 1/√(variance + eps).
-func moments(row []float32, eps float64) (mean, rstd float32) {
-	var sum, square float64
+// orZeros gives the n elements at p, or zeros if p is 0; free gives them back.
+func orZeros(w *device.Workers, p device.Ptr, n int) (data []float32, free func()) {
+	if p != 0 {
+		return device.Float32s(p, n), func() {}
+	}
+	data = w.Scratch(n)
+	clear(data)
+	return data, func() { w.Release(data) }
+}
+
+// meanOf gives the mean of a row.
+func meanOf(row []float32) float32 {
+	var sum float64
 	for lo := 0; lo < len(row); lo += pieceLen {
 		sum += float64(sumOf(row[lo:min(len(row), lo+pieceLen)]))
 	}
-	mean = float32(sum / float64(len(row)))
+	return float32(sum / float64(len(row)))
+}
+
+// deviation gives 1/√(variance + eps) of a row around mean.
+func deviation(row []float32, mean float32, eps float64) float32 {
+	var square float64
 	for lo := 0; lo < len(row); lo += pieceLen {
 		square += float64(squaresOf(row[lo:min(len(row), lo+pieceLen)], mean))
 	}
-	return mean, float32(1 / math.Sqrt(square/float64(len(row))+eps))
+	return float32(1 / math.Sqrt(square/float64(len(row))+eps))
 }
 
 var layerNormApplyKernel = &device.Kernel{Name: "layer_norm_apply", Host: layerNormApplyHost}
 
 // LayerNormApply computes LayerNorm's y again, bit for bit, from mean and
-// rstd. y may be x.
+// rstd. y may be x; mean and beta may be 0 as there.
 func LayerNormApply(s device.Stream, rows, cols int, y, x, mean, rstd, gamma, beta device.Ptr) {
-	needMatrix("LayerNormApply", rows, cols, y, x, mean, rstd, gamma, beta)
+	needMatrix("LayerNormApply", rows, cols, y, x, rstd, gamma)
 	l := device.Launch{Kernel: layerNormApplyKernel, Bytes: bytesOf(2*rows*cols + 2*rows + 2*cols), Flops: uint64(4 * rows * cols)}
 	l.Ptr[0], l.Ptr[1], l.Ptr[2] = y, mean, rstd
 	l.Ptr[3], l.Ptr[4], l.Ptr[5] = x, gamma, beta
@@ -79,8 +101,11 @@ func LayerNormApply(s device.Stream, rows, cols int, y, x, mean, rstd, gamma, be
 func layerNormApplyHost(l *device.Launch, w *device.Workers) {
 	rows, cols := l.Int[0], l.Int[1]
 	y, x := device.Float32s(l.Ptr[0], rows*cols), device.Float32s(l.Ptr[3], rows*cols)
-	mean, rstd := device.Float32s(l.Ptr[1], rows), device.Float32s(l.Ptr[2], rows)
-	gamma, beta := device.Float32s(l.Ptr[4], cols), device.Float32s(l.Ptr[5], cols)
+	rstd, gamma := device.Float32s(l.Ptr[2], rows), device.Float32s(l.Ptr[4], cols)
+	mean, freeMean := orZeros(w, l.Ptr[1], rows)
+	defer freeMean()
+	beta, freeBeta := orZeros(w, l.Ptr[5], cols)
+	defer freeBeta()
 	w.For(rows, rowsPerChunk(cols), func(lo, hi int) {
 		for r := lo; r < hi; r++ {
 			vecNorm(y[r*cols:][:cols], x[r*cols:][:cols], gamma, beta, mean[r], rstd[r])
@@ -96,9 +121,10 @@ var layerNormGradKernel = &device.Kernel{Name: "layer_norm_grad", Host: layerNor
 //	dx = rstd·(g − Σ g / cols − x̂·Σ g·x̂ / cols);  dgamma = Σ dy·x̂;  dbeta = Σ dy
 //
 // the latter two over rows. A destination of 0 is not wanted; those with their
-// acc flag are added to. dx may be dy when accX is false.
+// acc flag are added to. dx may be dy when accX is false. Where mean is 0, as
+// in LayerNorm, dx lacks the term with Σ g.
 func LayerNormGrad(s device.Stream, rows, cols int, dx, dgamma, dbeta, dy, x, mean, rstd, gamma device.Ptr, accX, accGamma, accBeta bool) {
-	needMatrix("LayerNormGrad", rows, cols, dy, x, mean, rstd, gamma)
+	needMatrix("LayerNormGrad", rows, cols, dy, x, rstd, gamma)
 	l := device.Launch{Kernel: layerNormGradKernel, Bytes: bytesOf(2*rows*cols + 2*rows + cols)}
 	if dx != 0 {
 		l.Bytes += bytesOf(rows * cols * (1 + flag(accX)))
@@ -126,6 +152,7 @@ type normGrad struct {
 	dx, dy, x         []float32
 	mean, rstd, gamma []float32
 	accumulate        bool      // dx is added to
+	centred           bool      // there is a mean
 	work              []float32 // for each part: its sums for dgamma, then for dbeta
 }
 
@@ -142,9 +169,12 @@ func layerNormGradHost(l *device.Launch, w *device.Workers) {
 		rows: rows, cols: cols, accumulate: l.Int[2] != 0,
 		grain: max(minNormRows, (rows+maxNormParts-1)/maxNormParts),
 		dy:    device.Float32s(l.Ptr[3], rows*cols), x: device.Float32s(l.Ptr[4], rows*cols),
-		mean: device.Float32s(l.Ptr[5], rows), rstd: device.Float32s(l.Ptr[6], rows),
-		gamma: device.Float32s(l.Ptr[7], cols),
+		rstd: device.Float32s(l.Ptr[6], rows), gamma: device.Float32s(l.Ptr[7], cols),
+		centred: l.Ptr[5] != 0,
 	}
+	mean, free := orZeros(w, l.Ptr[5], rows)
+	defer free()
+	j.mean = mean
 	if l.Ptr[0] != 0 {
 		j.dx = device.Float32s(l.Ptr[0], rows*cols)
 	}
@@ -184,6 +214,9 @@ func (j *normGrad) part(lo, hi int) {
 func (j *normGrad) row(dx, dy, x []float32, mean, rstd float32, buf *[pieceLen]float32) {
 	sumG, sumGX := normSumsOf(dy, x, j.gamma, mean, rstd)
 	meanG, meanGX := sumG/float32(j.cols), sumGX/float32(j.cols)
+	if !j.centred {
+		meanG = 0
+	}
 	if !j.accumulate {
 		vecNormGrad(dx, dy, x, j.gamma, mean, rstd, meanG, meanGX)
 		return

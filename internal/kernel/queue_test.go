@@ -16,6 +16,14 @@ type sink struct {
 
 func (s *sink) Launch(l *device.Launch) { s.last = *l }
 
+// Operations on addresses of no memory.
+var (
+	someConv = Conv{N: 1, C: 2, H: 5, W: 5, M: 2, KH: 3, KW: 3, Groups: 1, Stride: [2]int{1, 1}, Dilation: [2]int{1, 1},
+		X: 512, Weight: 512, Bias: 512, Y: 1024}
+	someNorm = BatchNorm{N: 2, C: 3, P: 4, X: 512, Mean: 512, RStd: 512, Gamma: 512, Beta: 512}
+	somePool = Pool{Planes: 2, H: 4, W: 4, OH: 2, OW: 2, X: 512, Y: 1024}
+)
+
 // TestQueueingAllocatesNothing queues each operation with addresses of no
 // memory. Each has its kernel in the table.
 func TestQueueingAllocatesNothing(t *testing.T) {
@@ -45,15 +53,37 @@ func TestQueueingAllocatesNothing(t *testing.T) {
 		"LayerNormGrad":    func() { LayerNormGrad(s, 3, 4, p, p, p, q, q, q, q, q, true, false, true) },
 		"Softmax":          func() { Softmax(s, 3, 4, p, q) },
 		"SoftmaxGrad":      func() { SoftmaxGrad(s, 3, 4, p, q, q, true) },
-		"CrossEntropy":     func() { CrossEntropy(s, 3, 4, p, p, q, q, -1) },
-		"CrossEntropyGrad": func() { CrossEntropyGrad(s, 3, 4, p, p, q, q, q, -1, true) },
+		"CrossEntropy":     func() { CrossEntropy(s, 3, 4, p, p, q, q, CrossEntropyParams{Ignore: -1}) },
+		"CrossEntropyGrad": func() { CrossEntropyGrad(s, 3, 4, p, p, q, q, q, CrossEntropyParams{Ignore: -1}, true) },
 		"Embedding":        func() { Embedding(s, 3, 4, 5, p, q, q) },
 		"EmbeddingGrad":    func() { EmbeddingGrad(s, 3, 4, 5, p, q, q) },
 		"AdamW": func() {
 			AdamW(s, 10, p, p, p, p, q, AdamWParams{LR: 6e-4, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Step: 1234})
 		},
-		"SumSquares": func() { SumSquares(s, 10, p, q, true) },
-		"ClipScale":  func() { ClipScale(s, p, p, q, 1) },
+		"SumSquares":       func() { SumSquares(s, 10, p, q, true) },
+		"Convolve":         func() { Convolve(s, someConv) },
+		"ConvGradInput":    func() { ConvGradInput(s, someConv, p, q, true) },
+		"ConvGradWeight":   func() { ConvGradWeight(s, someConv, p, q, true) },
+		"BatchNormStats":   func() { BatchNormStats(s, someNorm, p, p, 0.1, 1e-5) },
+		"BatchNormApply":   func() { BatchNormApply(s, someNorm, p) },
+		"BatchNormGrad":    func() { BatchNormGrad(s, someNorm, p, p, p, q, false, true, false, true) },
+		"InverseDeviation": func() { InverseDeviation(s, 5, p, q, 1e-5) },
+		"MaxPool":          func() { MaxPool(s, somePool) },
+		"MaxPoolGrad":      func() { MaxPoolGrad(s, somePool, p, q, true) },
+		"AvgPool":          func() { AvgPool(s, somePool) },
+		"AvgPoolGrad":      func() { AvgPoolGrad(s, somePool, p, q, true) },
+		"LogSoftmax":       func() { LogSoftmax(s, 3, 4, p, q) },
+		"LogSoftmaxGrad":   func() { LogSoftmaxGrad(s, 3, 4, p, q, q, true) },
+		"Dropout":          func() { Dropout(s, 10, p, q, 0.1, 7, true) },
+		"Select":           func() { Select(s, 10, p, q, q, 0, 1) },
+		"Equal":            func() { Equal(s, 10, p, q, 3) },
+		"TopK":             func() { TopK(s, 3, 4, 2, p, p, q) },
+		"Gather":           func() { Gather(s, 3, 4, 2, p, q, q) },
+		"GatherGrad":       func() { GatherGrad(s, 3, 4, 2, p, q, q) },
+		"CumSum":           func() { CumSum(s, 3, 4, p, q, true, true) },
+		"Clamp":            func() { Clamp(s, 10, p, q, -1, 1) },
+		"ClampGrad":        func() { ClampGrad(s, 10, p, q, q, -1, 1, true) },
+		"ClipScale":        func() { ClipScale(s, p, p, q, 1) },
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 {
 			t.Errorf("%s allocates %v times", name, n)
@@ -70,24 +100,32 @@ func TestMisuse(t *testing.T) {
 	s := &sink{}
 	two := []int{2, 2}
 	for name, f := range map[string]func(){
-		"no address":         func() { Fill(s, 0, 1, 0) },
-		"negative size":      func() { Fill(s, p, -1, 0) },
-		"one address of two": func() { Scale(s, 1, p, 0, 1, false) },
-		"unknown function":   func() { Unary(s, GeluTanh+1, 1, p, p) },
-		"unknown derivative": func() { UnaryGrad(s, -1, 1, p, p, p, false) },
-		"unknown operation":  func() { Binary(s, Div+1, two, p, View{p, two}, View{p, two}) },
-		"a stride missing":   func() { Binary(s, Add, two, p, View{p, two[:1]}, View{p, two}) },
-		"negative stride":    func() { Copy(s, two, View{p, two}, View{p, []int{2, -1}}, false) },
-		"negative dimension": func() { Copy(s, []int{2, -2}, View{p, two}, View{p, two}, false) },
-		"seven dimensions":   func() { SumTo(s, make([]int, 7), View{p, make([]int, 7)}, View{p, make([]int, 7)}, false) },
-		"sum to nowhere":     func() { SumTo(s, []int{0, 2}, View{0, []int{0, 1}}, View{0, []int{2, 1}}, false) },
-		"no columns":         func() { Softmax(s, 2, 0, p, p) },
-		"negative rows":      func() { CrossEntropy(s, -1, 2, p, p, p, p, -1) },
-		"no loss":            func() { CrossEntropy(s, 0, 2, 0, 0, 0, 0, -1) },
-		"gamma missing":      func() { LayerNorm(s, 2, 2, p, p, p, p, 0, p, 1e-5) },
-		"no table":           func() { Embedding(s, 2, 2, 5, p, 0, p) },
-		"step 0":             func() { AdamW(s, 1, p, p, p, p, 0, AdamWParams{}) },
-		"no norm":            func() { ClipScale(s, p, 0, p, 1) },
+		"no address":            func() { Fill(s, 0, 1, 0) },
+		"negative size":         func() { Fill(s, p, -1, 0) },
+		"one address of two":    func() { Scale(s, 1, p, 0, 1, false) },
+		"unknown function":      func() { Unary(s, unaryOps, 1, p, p) },
+		"unknown derivative":    func() { UnaryGrad(s, -1, 1, p, p, p, false) },
+		"unknown operation":     func() { Binary(s, Div+1, two, p, View{p, two}, View{p, two}) },
+		"a stride missing":      func() { Binary(s, Add, two, p, View{p, two[:1]}, View{p, two}) },
+		"negative stride":       func() { Copy(s, two, View{p, two}, View{p, []int{2, -1}}, false) },
+		"negative dimension":    func() { Copy(s, []int{2, -2}, View{p, two}, View{p, two}, false) },
+		"seven dimensions":      func() { SumTo(s, make([]int, 7), View{p, make([]int, 7)}, View{p, make([]int, 7)}, false) },
+		"sum to nowhere":        func() { SumTo(s, []int{0, 2}, View{0, []int{0, 1}}, View{0, []int{2, 1}}, false) },
+		"no columns":            func() { Softmax(s, 2, 0, p, p) },
+		"negative rows":         func() { CrossEntropy(s, -1, 2, p, p, p, p, CrossEntropyParams{Ignore: -1}) },
+		"no loss":               func() { CrossEntropy(s, 0, 2, 0, 0, 0, 0, CrossEntropyParams{Ignore: -1}) },
+		"gamma missing":         func() { LayerNorm(s, 2, 2, p, p, p, p, 0, p, 1e-5) },
+		"no table":              func() { Embedding(s, 2, 2, 5, p, 0, p) },
+		"step 0":                func() { AdamW(s, 1, p, p, p, p, 0, AdamWParams{}) },
+		"groups that don't fit": func() { c := someConv; c.Groups = 3; Convolve(s, c) },
+		"an image too small":    func() { c := someConv; c.H = 2; ConvGradInput(s, c, p, p, false) },
+		"no weight":             func() { c := someConv; c.Weight = 0; Convolve(s, c) },
+		"no channel":            func() { b := someNorm; b.C = 0; BatchNormApply(s, b, p) },
+		"too many windows":      func() { b := somePool; b.Kernel, b.Stride = [2]int{3, 3}, [2]int{1, 1}; b.OH = 3; MaxPool(s, b) },
+		"dropout of all":        func() { Dropout(s, 1, p, p, 1, 0, false) },
+		"more than there are":   func() { TopK(s, 1, 3, 4, p, p, p) },
+		"no mask":               func() { Select(s, 1, p, 0, p, p, 0) },
+		"no norm":               func() { ClipScale(s, p, 0, p, 1) },
 	} {
 		func() {
 			defer func() {

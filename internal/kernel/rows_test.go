@@ -336,117 +336,85 @@ func checkLayerNormGrad(t *testing.T, r *rand.Rand, rows, cols, wanted, acc int)
 	}
 }
 
-func TestCrossEntropy(t *testing.T) {
-	const ignore = -100
+// TestRMSNorm takes LayerNorm without a mean, and its gradients by differences.
+func TestRMSNorm(t *testing.T) {
+	const eps = 1e-3
+	oracle := func(x, gamma []float64) []float64 {
+		square := inner(x, x)/float64(len(x)) + eps
+		y := make([]float64, len(x))
+		for i := range y {
+			y[i] = x[i] / math.Sqrt(square) * gamma[i]
+		}
+		return y
+	}
+	r := seeded(t)
+	for range 10 {
+		rows, cols := 1+r.IntN(40), 1+r.IntN(50)
+		n := rows * cols
+		c := &testCase{t: t}
+		x, gamma, y, rstd := c.input(randoms(r, n)), c.input(randoms(r, cols)), c.output(n), c.output(rows)
+		c.run(func(s device.Stream) { LayerNorm(s, rows, cols, y.ptr(), 0, rstd.ptr(), x.ptr(), gamma.ptr(), 0, eps) })
+		c.equal("y", y, 1e-6, byRow(cols, func(r int) []float64 { return oracle(x.rowOf(r, cols), wide(gamma.before)) }))
+
+		d := &testCase{t: t}
+		x, gamma, held := d.input(x.before), d.input(gamma.before), d.input(append([]float32(nil), rstd.data...))
+		again := d.output(n)
+		d.run(func(s device.Stream) {
+			LayerNormApply(s, rows, cols, again.ptr(), x.ptr(), 0, held.ptr(), gamma.ptr(), 0)
+		})
+		if !sameBits(again.data, y.data) {
+			t.Fatal("the result made again differs")
+		}
+
+		d = &testCase{t: t}
+		x, gamma, held = d.input(x.before), d.input(gamma.before), d.input(held.before)
+		dy, dx, dgamma := d.input(randoms(r, n)), d.output(n), d.dst(r, cols, true)
+		d.run(func(s device.Stream) {
+			LayerNormGrad(s, rows, cols, dx.ptr(), dgamma.ptr(), 0, dy.ptr(), x.ptr(), 0, held.ptr(), gamma.ptr(), false, true, false)
+		})
+		d.near("dx", dx, 1e-5, 1, byRow(cols, func(r int) []float64 {
+			return numericGrad(func(x []float64) float64 { return inner(dy.rowOf(r, cols), oracle(x, wide(gamma.before))) }, x.rowOf(r, cols))
+		}))
+		d.near("dgamma", dgamma, 1e-5, 1, onto(dgamma, true, func(i int) float64 {
+			return numericGrad(func(gamma []float64) (sum float64) {
+				for r := range rows {
+					sum += inner(dy.rowOf(r, cols), oracle(x.rowOf(r, cols), gamma))
+				}
+				return sum
+			}, wide(gamma.before))[i]
+		}))
+	}
+}
+
+func TestLogSoftmax(t *testing.T) {
 	eachSIMD(t, func(t *testing.T) {
 		r := seeded(t)
 		for i, shape := range shapes(r) {
 			rows, cols, accumulate := shape[0], shape[1], i%2 == 0
-			logits, targets := randoms(r, rows*cols), make([]int32, rows)
-			for j := range targets {
-				targets[j] = int32(r.IntN(cols))
-				if r.IntN(4) == 0 {
-					targets[j] = ignore
+			n := rows * cols
+			c := &testCase{t: t}
+			x, y := c.input(randoms(r, n)), c.output(n)
+			c.run(func(s device.Stream) { LogSoftmax(s, rows, cols, y.ptr(), x.ptr()) })
+			c.near("y", y, 5e-7, 1, byRow(cols, func(r int) []float64 {
+				p := softmaxOracle(x.rowOf(r, cols))
+				for i := range p {
+					p[i] = math.Log(p[i])
 				}
-			}
-			lse := checkCrossEntropy(t, logits, targets, cols, ignore)
-			checkCrossEntropyGrad(t, r, logits, targets, lse, cols, ignore, accumulate)
+				return p
+			}))
+			d := &testCase{t: t}
+			dy, held, dx := d.input(randoms(r, n)), d.input(append([]float32(nil), y.data...)), d.dst(r, n, accumulate)
+			d.run(func(s device.Stream) { LogSoftmaxGrad(s, rows, cols, dx.ptr(), dy.ptr(), held.ptr(), accumulate) })
+			d.near("dx", dx, 2e-6, 1, onto(dx, accumulate, byRow(cols, func(r int) []float64 {
+				g, p, sum := dy.rowOf(r, cols), softmaxOracle(wide(x.before[r*cols:(r+1)*cols])), 0.0
+				for _, v := range g {
+					sum += v
+				}
+				for i := range g {
+					g[i] -= p[i] * sum
+				}
+				return g
+			})))
 		}
 	})
-}
-
-// checkCrossEntropy returns lse.
-func checkCrossEntropy(t *testing.T, logits []float32, targets []int32, cols int, ignore int32) []float32 {
-	t.Helper()
-	rows := len(targets)
-	c := &testCase{t: t}
-	x, index, loss, lse := c.input(logits), c.indices(targets), c.output(1), c.output(rows)
-	c.run(func(s device.Stream) {
-		CrossEntropy(s, rows, cols, loss.ptr(), lse.ptr(), x.ptr(), index.ptr(), ignore)
-	})
-	var sum, n float64
-	c.near("lse", lse, 3e-7, 1, func(i int) float64 {
-		row := x.rowOf(i, cols)
-		p := softmaxOracle(row)
-		if targets[i] != ignore {
-			sum -= math.Log(p[targets[i]])
-			n++
-		}
-		return row[0] - math.Log(p[0])
-	})
-	c.near("loss", loss, 5e-7, 1, func(int) float64 { return sum / math.Max(n, 1) })
-	c.cost(rows*cols+2*rows+1, (expFlops+3)*rows*cols)
-	return lse.data
-}
-
-func checkCrossEntropyGrad(t *testing.T, r *rand.Rand, logits []float32, targets []int32, lses []float32, cols int, ignore int32, accumulate bool) {
-	t.Helper()
-	rows, n := len(targets), len(logits)
-	const dloss = 0.7
-	for _, inPlace := range []bool{false, true} {
-		c := &testCase{t: t}
-		x, index, lse, up := c.array(logits, inPlace), c.indices(targets), c.input(lses), c.input([]float32{dloss})
-		dx, acc := x, false
-		if !inPlace {
-			acc = accumulate
-			dx = c.dst(r, n, acc)
-		}
-		c.run(func(s device.Stream) {
-			CrossEntropyGrad(s, rows, cols, dx.ptr(), up.ptr(), x.ptr(), lse.ptr(), index.ptr(), ignore, acc)
-		})
-		scale := float64(float32(dloss)) / float64(max(1, counted(targets, ignore)))
-		c.equal("dlogits", dx, 1e-6, onto(dx, acc, byRow(cols, func(r int) []float64 {
-			grad := make([]float64, cols)
-			if targets[r] == ignore {
-				return grad
-			}
-			for j, p := range softmaxOracle(x.rowOf(r, cols)) {
-				grad[j] = p * scale
-			}
-			grad[targets[r]] -= scale
-			return grad
-		})))
-		c.cost(n*(2+flag(acc))+2*rows+1, (expFlops+2+flag(acc))*n)
-	}
-}
-
-func TestCrossEntropySpecial(t *testing.T) {
-	logits := []float32{1, 2, 3, 4, negInf, 0, 1000, 1000, 5, 5, 5, 5}
-	for _, v := range []struct {
-		name    string
-		targets []int32
-		loss    float64
-	}{
-		{"all ignored", []int32{-1, -1, -1}, 0},
-		{"an ignored index that is a column", []int32{1, 1, 1}, 0},
-		{"too great", []int32{-1, 0, 4}, math.NaN()},
-		{"negative", []int32{-2, 0, 0}, math.NaN()},
-		{"great logits", []int32{-1, 2, -1}, math.Log(2)},
-		{"impossible", []int32{-1, 0, -1}, math.Inf(1)},
-	} {
-		ignore := int32(-1)
-		if v.name == "an ignored index that is a column" {
-			ignore = 1
-		}
-		c := &testCase{t: t}
-		x, index, loss, lse := c.input(logits), c.indices(v.targets), c.output(1), c.output(3)
-		c.run(func(s device.Stream) { CrossEntropy(s, 3, 4, loss.ptr(), lse.ptr(), x.ptr(), index.ptr(), ignore) })
-		c.equal(v.name, loss, 1e-6, func(int) float64 { return v.loss })
-
-		up, dx := c.input([]float32{1}), c.output(12)
-		lse.output, loss.output = false, false
-		lse.before, loss.before = append([]float32(nil), lse.data...), append([]float32(nil), loss.data...)
-		c.run(func(s device.Stream) {
-			CrossEntropyGrad(s, 3, 4, dx.ptr(), up.ptr(), x.ptr(), lse.ptr(), index.ptr(), ignore, false)
-		})
-		for r, target := range v.targets {
-			outside := target != ignore && (target < 0 || target >= 4)
-			if got := dx.data[4*r]; (got != got) != outside {
-				t.Errorf("%s: gradient of row %d begins with %v", v.name, r, got)
-			}
-			if target == ignore && !sameBits(dx.data[4*r:4*r+4], make([]float32, 4)) {
-				t.Errorf("%s: gradient of ignored row %d is %v", v.name, r, dx.data[4*r:4*r+4])
-			}
-		}
-	}
 }

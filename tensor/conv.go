@@ -1,0 +1,80 @@
+package tensor
+
+import (
+	"slices"
+
+	"github.com/headroom-go/headroom/internal/kernel"
+	"github.com/headroom-go/headroom/trace"
+)
+
+// ConvParams are the numbers of a convolution, the same down and across. 0
+// stands for 1 (for Padding, for 0).
+type ConvParams struct{ Stride, Padding, Dilation, Groups int }
+
+// Conv2D is the convolution of x, [N, C, H, W], with w, [M, C/Groups, KH, KW],
+// plus bias, [M] or nil, giving [N, M, OH, OW]. It saves x if w's gradient is
+// wanted, and w if x's is. Patches of x are never held as a matrix.
+func Conv2D(x, w, bias *Tensor, p ConvParams) *Tensor {
+	rt, k := x.rt, convOf(x, w, bias, p)
+	n := rt.node("conv2d", x, w, bias)
+	var sx, sw *saved
+	if n != nil {
+		sx, sw = n.saveIf(n.wants(1), x), n.saveIf(n.wants(0), w)
+	}
+	d := x.contiguous()
+	defer d.Release()
+	y := rt.Empty(Float32, trace.Activation, k.N, k.M, k.OH(), k.OW())
+	at := k
+	at.X, at.Weight, at.Bias, at.Y = d.ptr(), w.ptr(), address(bias), y.ptr()
+	kernel.Convolve(rt.stream, at)
+	return n.bind(y, func(g *Tensor) {
+		if n.wants(2) {
+			dst, acc := n.into(2)
+			kernel.SumTo(rt.stream, []int{k.N, k.M, k.OH() * k.OW()}, kernel.View{Ptr: dst.ptr(), Strides: []int{0, 1, 0}},
+				kernel.View{Ptr: g.ptr(), Strides: []int{k.M * k.OH() * k.OW(), k.OH() * k.OW(), 1}}, acc)
+		}
+		if n.wants(1) {
+			n.convWeightGrad(k, sx.take(), g)
+		}
+		if n.wants(0) {
+			w := sw.take()
+			defer w.Release()
+			dst, acc := n.into(0)
+			k.Weight = w.ptr()
+			kernel.ConvGradInput(rt.stream, k, dst.ptr(), g.ptr(), acc)
+		}
+	})
+}
+
+func (n *node) convWeightGrad(k kernel.Conv, x, g *Tensor) {
+	defer x.Release()
+	d := x.contiguous()
+	defer d.Release()
+	dst, acc := n.into(1)
+	k.X = d.ptr()
+	kernel.ConvGradWeight(x.rt.stream, k, dst.ptr(), g.ptr(), acc)
+}
+
+// convOf checks the operands and gives the kernel's description without them.
+func convOf(x, w, bias *Tensor, p ConvParams) kernel.Conv {
+	stride, dilation, groups := orOne(p.Stride), orOne(p.Dilation), orOne(p.Groups)
+	bad := len(x.shape) != 4 || len(w.shape) != 4 || !w.dense() || x.Len()*w.Len() == 0 ||
+		stride < 1 || dilation < 1 || groups < 1 || p.Padding < 0 ||
+		w.shape[1]*groups != x.shape[1] || w.shape[0]%groups != 0 || bias != nil && !slices.Equal(bias.shape, w.shape[:1])
+	if !bad {
+		k := kernel.Conv{N: x.shape[0], C: x.shape[1], H: x.shape[2], W: x.shape[3], M: w.shape[0], KH: w.shape[2], KW: w.shape[3], Groups: groups,
+			Stride: [2]int{stride, stride}, Pad: [2]int{p.Padding, p.Padding}, Dilation: [2]int{dilation, dilation}}
+		if k.OH() > 0 && k.OW() > 0 {
+			return k
+		}
+	}
+	fail("Conv2D of %v with weight %v, bias %v and %+v", x, w, bias, p)
+	panic("unreachable")
+}
+
+func orOne(n int) int {
+	if n == 0 {
+		return 1
+	}
+	return n
+}
