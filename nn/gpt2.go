@@ -3,6 +3,7 @@ package nn
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -53,14 +54,9 @@ func (c GPT2Config) Parameters() int {
 
 // Validate says what is wrong with c, if anything.
 func (c GPT2Config) Validate() error {
-	const limit = 1 << 24 // keeps products of two sizes far from overflow
-	for _, f := range []struct {
-		name  string
-		value int
-	}{{"vocab_size", c.Vocab}, {"n_positions", c.Context}, {"n_embd", c.Width}, {"n_layer", c.Layers}, {"n_head", c.Heads}} {
-		if f.value < 1 || f.value > limit {
-			return fmt.Errorf("%s is %d: it must be from 1 to %d", f.name, f.value, limit)
-		}
+	if err := sizes(size{"vocab_size", c.Vocab}, size{"n_positions", c.Context}, size{"n_embd", c.Width},
+		size{"n_layer", c.Layers}, size{"n_head", c.Heads}); err != nil {
+		return err
 	}
 	if c.Width%c.Heads != 0 {
 		return fmt.Errorf("n_embd %d is no multiple of n_head %d", c.Width, c.Heads)
@@ -78,10 +74,11 @@ type GPT2 struct {
 	WPE    *Parameter // [context, width]
 	Blocks []*GPT2Block
 	LNF    *LayerNorm
+	Hooks  *Hooks
 
 	// Around, if set, runs each block in place of a plain call: the place for
 	// recompute and whatever else goes by the block.
-	Around func(i int, x *tensor.Tensor, block func(*tensor.Tensor) *tensor.Tensor) *tensor.Tensor
+	Around Around
 }
 
 // GPT2Block is one transformer block.
@@ -90,30 +87,32 @@ type GPT2Block struct {
 	LN1, LN2      *LayerNorm
 	CAttn, CProj  *Linear // attention: qkv, output
 	CFC, CProjMLP *Linear // feed-forward: up, down
+
+	place
 }
 
 // NewGPT2 makes a model with initial weights drawn from the seed.
 func NewGPT2(rt *tensor.Runtime, c GPT2Config, seed uint64) *GPT2 {
-	m := maker{rt, seed}
-	g := &GPT2{Config: c,
-		WTE: m.normal("transformer.wte.weight", 0.02, c.Vocab, c.Width),
-		WPE: m.normal("transformer.wpe.weight", 0.02, c.Context, c.Width)}
+	m := NewBuilder(rt, seed)
+	g := &GPT2{Config: c, Hooks: m.Hooks,
+		WTE: m.Normal("transformer.wte.weight", 0.02, c.Vocab, c.Width),
+		WPE: m.Normal("transformer.wpe.weight", 0.02, c.Context, c.Width)}
 	for i := range c.Layers {
-		g.Blocks = append(g.Blocks, m.gpt2Block(fmt.Sprintf("transformer.h.%d.", i), c))
+		g.Blocks = append(g.Blocks, m.gpt2Block(fmt.Sprintf("transformer.h.%d", i), c))
 	}
-	g.LNF = m.layerNorm("transformer.ln_f", c.Width)
+	g.LNF = m.LayerNorm("transformer.ln_f", c.Width, 1e-5)
 	return g
 }
 
-func (m maker) gpt2Block(name string, c GPT2Config) *GPT2Block {
+func (m *Builder) gpt2Block(name string, c GPT2Config) *GPT2Block {
 	w, proj := c.Width, projectionStd(c.Layers)
-	return &GPT2Block{heads: c.Heads,
-		LN1:      m.layerNorm(name+"ln_1", w),
-		CAttn:    m.linear(name+"attn.c_attn", w, 3*w, 0.02),
-		CProj:    m.linear(name+"attn.c_proj", w, w, proj),
-		LN2:      m.layerNorm(name+"ln_2", w),
-		CFC:      m.linear(name+"mlp.c_fc", w, 4*w, 0.02),
-		CProjMLP: m.linear(name+"mlp.c_proj", 4*w, w, proj),
+	return &GPT2Block{heads: c.Heads, place: m.place(name),
+		LN1:      m.LayerNorm(name+".ln_1", w, 1e-5),
+		CAttn:    m.Conv1D(name+".attn.c_attn", w, 3*w, 0.02),
+		CProj:    m.Conv1D(name+".attn.c_proj", w, w, proj),
+		LN2:      m.LayerNorm(name+".ln_2", w, 1e-5),
+		CFC:      m.Conv1D(name+".mlp.c_fc", w, 4*w, 0.02),
+		CProjMLP: m.Conv1D(name+".mlp.c_proj", 4*w, w, proj),
 	}
 }
 
@@ -129,18 +128,14 @@ func (g *GPT2) Parameters() []*Parameter {
 
 // Parameters gives the block's parameters.
 func (b *GPT2Block) Parameters() []*Parameter {
-	var ps []*Parameter
-	for _, m := range []Module{b.LN1, b.CAttn, b.CProj, b.LN2, b.CFC, b.CProjMLP} {
-		ps = append(ps, m.Parameters()...)
-	}
-	return ps
+	return parameters(b.LN1, b.CAttn, b.CProj, b.LN2, b.CFC, b.CProjMLP)
 }
 
 // Forward gives the logits, [B, T, vocabulary], for tokens, int32 [B, T].
 func (g *GPT2) Forward(tokens *tensor.Tensor) *tensor.Tensor {
 	x := g.embed(tokens)
 	for i, b := range g.Blocks {
-		y := g.block(i, x, b)
+		y := g.Around.run(i, x, b.Forward)
 		x.Release()
 		x = y
 	}
@@ -158,15 +153,10 @@ func (g *GPT2) embed(tokens *tensor.Tensor) *tensor.Tensor {
 	return tensor.Add(tok, pos)
 }
 
-func (g *GPT2) block(i int, x *tensor.Tensor, b *GPT2Block) *tensor.Tensor {
-	if g.Around == nil {
-		return b.Forward(x)
-	}
-	return g.Around(i, x, b.Forward)
-}
-
 // Forward adds attention and the feed-forward part to x, [B, T, width].
-func (b *GPT2Block) Forward(x *tensor.Tensor) *tensor.Tensor {
+func (b *GPT2Block) Forward(x *tensor.Tensor) *tensor.Tensor { return b.call(b, x, b.forward) }
+
+func (b *GPT2Block) forward(x *tensor.Tensor) *tensor.Tensor {
 	mid := b.attend(x)
 	defer mid.Release()
 	h := b.LN2.Forward(mid)
@@ -199,5 +189,6 @@ func (g *GPT2) Loss(tokens, targets *tensor.Tensor) *tensor.Tensor {
 	return tensor.CrossEntropy(logits, targets, IgnoreTarget)
 }
 
-// IgnoreTarget is the target that the loss leaves out.
-const IgnoreTarget = -100
+// projectionStd is the deviation of the initial weights of projections into
+// the residual stream, which 2·layers of them are added to (Radford et al., 2019).
+func projectionStd(layers int) float64 { return 0.02 / math.Sqrt(2*float64(layers)) }

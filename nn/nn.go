@@ -3,9 +3,7 @@
 package nn
 
 import (
-	"hash/fnv"
-	"math"
-	"math/rand/v2"
+	"slices"
 
 	"github.com/headroom-go/headroom/tensor"
 )
@@ -16,24 +14,48 @@ type Parameter struct {
 	*tensor.Tensor
 }
 
-// Module is a part of a model. Parameters gives each of its parameters once,
-// in a fixed order; a tied parameter belongs to its first user.
+// Module is a part of a model. Parameters gives each of its parameters, in a
+// fixed order; a tied parameter belongs to its first user.
 type Module interface {
 	Parameters() []*Parameter
 }
 
-// Count is the number of elements of all parameters.
+// parameters gives those of all parts, in order.
+func parameters(parts ...Module) []*Parameter {
+	var ps []*Parameter
+	for _, m := range parts {
+		ps = append(ps, m.Parameters()...)
+	}
+	return ps
+}
+
+// unique leaves out parameters that ps holds a second time: the same, or
+// another name of the same tensor.
+func unique(ps []*Parameter) []*Parameter {
+	var once []*Parameter
+	seen := map[*tensor.Tensor]bool{}
+	for _, p := range ps {
+		if !seen[p.Tensor] {
+			seen[p.Tensor] = true
+			once = append(once, p)
+		}
+	}
+	return once
+}
+
+// Count is the number of elements of all parameters; those that two names
+// share count once.
 func Count(m Module) int {
 	n := 0
-	for _, p := range m.Parameters() {
+	for _, p := range unique(m.Parameters()) {
 		n += p.Len()
 	}
 	return n
 }
 
-// Release frees the parameters.
+// Release frees the parameters, and the buffers of a module that has some.
 func Release(m Module) {
-	for _, p := range m.Parameters() {
+	for _, p := range unique(State(m)) {
 		p.Release()
 	}
 }
@@ -45,71 +67,18 @@ func ZeroGrad(m Module) {
 	}
 }
 
-// maker makes parameters with initial values that depend on the seed and
-// their names alone.
-type maker struct {
-	rt   *tensor.Runtime
-	seed uint64
+// Buffered is a module with arrays that belong to its state but are no
+// parameters, such as running statistics.
+type Buffered interface {
+	Module
+	Buffers() []*Parameter
 }
 
-// normal gives a parameter drawn from N(0, std²).
-func (m maker) normal(name string, std float64, shape ...int) *Parameter {
-	h := fnv.New64a()
-	h.Write([]byte(name))
-	r := rand.New(rand.NewPCG(m.seed, h.Sum64()))
-	return m.fill(name, func() float32 { return float32(r.NormFloat64() * std) }, shape...)
-}
-
-// constant gives a parameter with all elements equal to v.
-func (m maker) constant(name string, v float32, shape ...int) *Parameter {
-	return m.fill(name, func() float32 { return v }, shape...)
-}
-
-func (m maker) fill(name string, next func() float32, shape ...int) *Parameter {
-	p := &Parameter{name, m.rt.Parameter(shape...)}
-	if m.rt.Holds() {
-		data := make([]float32, p.Len())
-		for i := range data {
-			data[i] = next()
-		}
-		p.Set(data)
+// State gives what a state file of m holds: its parameters, then its buffers.
+func State(m Module) []*Parameter {
+	ps := m.Parameters()
+	if b, ok := m.(Buffered); ok {
+		ps = append(slices.Clip(ps), b.Buffers()...)
 	}
-	return p
+	return ps
 }
-
-// Linear is y = x·W + b with W [in, out], the layout of GPT-2's Conv1D.
-type Linear struct{ Weight, Bias *Parameter }
-
-func (m maker) linear(name string, in, out int, std float64) *Linear {
-	return &Linear{m.normal(name+".weight", std, in, out), m.constant(name+".bias", 0, out)}
-}
-
-// Parameters gives weight and bias.
-func (l *Linear) Parameters() []*Parameter { return []*Parameter{l.Weight, l.Bias} }
-
-// Forward is over the last dimension of x.
-func (l *Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
-	return tensor.Linear(x, l.Weight.Tensor, l.Bias.Tensor, false)
-}
-
-// LayerNorm normalises the last dimension.
-type LayerNorm struct {
-	Weight, Bias *Parameter
-	Eps          float32
-}
-
-func (m maker) layerNorm(name string, width int) *LayerNorm {
-	return &LayerNorm{m.constant(name+".weight", 1, width), m.constant(name+".bias", 0, width), 1e-5}
-}
-
-// Parameters gives weight and bias.
-func (l *LayerNorm) Parameters() []*Parameter { return []*Parameter{l.Weight, l.Bias} }
-
-// Forward is over the last dimension of x.
-func (l *LayerNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
-	return tensor.LayerNorm(x, l.Weight.Tensor, l.Bias.Tensor, l.Eps)
-}
-
-// projectionStd is the deviation of the initial weights of projections into
-// the residual stream, which 2·layers of them are added to (Radford et al., 2019).
-func projectionStd(layers int) float64 { return 0.02 / math.Sqrt(2*float64(layers)) }

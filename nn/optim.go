@@ -1,99 +1,93 @@
 package nn
 
-import (
-	"math"
+import "github.com/headroom-go/headroom/tensor"
 
-	"github.com/headroom-go/headroom/tensor"
-)
-
-// AdamW is Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as
-// PyTorch computes it. Its two moments of each parameter are made at once, so
-// that a run that starts has what it needs.
-type AdamW struct {
-	Options AdamWOptions
-	Steps   int // done so far
+// Optimizer updates parameters from their gradients by a rule. What the rule
+// keeps of each parameter is made at once, at zero, so that a run that starts
+// has the memory that it needs. It is used from one goroutine at a time.
+type Optimizer struct {
+	Rule  Rule
+	Steps int // done so far
 
 	params []*Parameter
-	states []*tensor.Moments
+	states [][]*tensor.Tensor // for each parameter, in the order of Rule.states
 }
 
-// AdamWOptions are the numbers that stay the same over a run.
-type AdamWOptions struct {
-	Beta1       float64 `json:"beta1"`
-	Beta2       float64 `json:"beta2"`
-	Eps         float64 `json:"eps"`
-	WeightDecay float64 `json:"weight_decay"`
+// Rule is an optimizer's method with the numbers that stay the same over a
+// run: SGDOptions, AdamOptions, AdamWOptions, AdagradOptions, RMSPropOptions.
+// Each computes what PyTorch's optimizer of that name does.
+type Rule interface {
+	// states names what is kept of each parameter, an array of its shape each.
+	states() []string
+	// update changes p by its gradient, multiplied by u.scale.
+	update(p *tensor.Tensor, states []*tensor.Tensor, u step)
 }
 
-// NewAdamW makes an optimizer of params with its moments at zero.
-func NewAdamW(params []*Parameter, o AdamWOptions) *AdamW {
-	a := &AdamW{Options: o, params: params}
-	for _, p := range params {
-		a.states = append(a.states, tensor.NewMoments(p.Tensor))
+// step is what all parameters have in common in one step.
+type step struct {
+	lr     float64
+	number int            // 1 for the first
+	scale  *tensor.Tensor // a single element, or nil for 1
+}
+
+// NewOptimizer makes an optimizer of params. A parameter that is given twice,
+// since two parts of a model share it, is updated once.
+func NewOptimizer(params []*Parameter, r Rule) *Optimizer {
+	o := &Optimizer{Rule: r, params: unique(params)}
+	for _, p := range o.params {
+		o.states = append(o.states, newStates(p.Tensor, len(r.states())))
 	}
-	return a
+	return o
 }
 
 // Step updates every parameter that has a gradient, with gradients multiplied
 // by scale, a single element on the device, or as they are for nil.
-func (a *AdamW) Step(lr float64, scale *tensor.Tensor) {
-	a.Steps++
-	for i, p := range a.params {
+func (o *Optimizer) Step(lr float64, scale *tensor.Tensor) {
+	o.Steps++
+	for i, p := range o.params {
 		if p.Grad() != nil {
-			a.states[i].AdamW(p.Tensor, scale, tensor.AdamWParams{LR: lr, Beta1: a.Options.Beta1, Beta2: a.Options.Beta2,
-				Eps: a.Options.Eps, WeightDecay: a.Options.WeightDecay, Step: a.Steps})
+			o.Rule.update(p.Tensor, o.states[i], step{lr, o.Steps, scale})
 		}
 	}
 }
 
-// State gives the moments under the names that they have in state files.
-func (a *AdamW) State() []*Parameter {
+// State gives what the rule keeps under the names that it has in state files;
+// the number of steps is the caller's to keep.
+func (o *Optimizer) State() []*Parameter {
 	var ps []*Parameter
-	for i, p := range a.params {
-		ps = append(ps, &Parameter{"optimizer.exp_avg." + p.Name, a.states[i].Mean},
-			&Parameter{"optimizer.exp_avg_sq." + p.Name, a.states[i].Square})
+	for i, p := range o.params {
+		for j, name := range o.Rule.states() {
+			ps = append(ps, &Parameter{"optimizer." + name + "." + p.Name, o.states[i][j]})
+		}
 	}
 	return ps
 }
 
-// Release frees the moments.
-func (a *AdamW) Release() {
-	for _, s := range a.states {
-		s.Release()
+// Release frees what the rule keeps.
+func (o *Optimizer) Release() {
+	for _, states := range o.states {
+		for _, s := range states {
+			s.Release()
+		}
 	}
 }
+
+// AdamW is an optimizer by AdamWOptions.
+type AdamW = Optimizer
+
+// NewAdamW makes an optimizer of params by Adam with decoupled weight decay.
+func NewAdamW(params []*Parameter, o AdamWOptions) *AdamW { return NewOptimizer(params, o) }
 
 // ClipGradNorm computes the norm of all gradients together and the factor
 // that brings it to limit where it is greater (1 where it isn't, or limit is
 // 0); both are single elements on the device and the caller's to release. The
-// gradients are left as they are: AdamW.Step takes the factor.
+// gradients are left as they are: Optimizer.Step takes the factor.
 func ClipGradNorm(params []*Parameter, limit float32) (scale, norm *tensor.Tensor) {
 	var grads []*tensor.Tensor
-	for _, p := range params {
+	for _, p := range unique(params) {
 		if g := p.Grad(); g != nil {
 			grads = append(grads, g)
 		}
 	}
 	return tensor.ClipScale(grads, limit)
-}
-
-// Cosine is a learning-rate schedule: linear warm-up to Peak over Warmup
-// steps, then half a cosine down to Floor at step Steps.
-type Cosine struct {
-	Peak   float64 `json:"peak"`
-	Floor  float64 `json:"floor"`
-	Warmup int     `json:"warmup_steps"`
-	Steps  int     `json:"steps"`
-}
-
-// At is the rate of a step, counted from 1.
-func (c Cosine) At(step int) float64 {
-	if step <= c.Warmup {
-		return c.Peak * float64(step) / float64(c.Warmup)
-	}
-	if step >= c.Steps {
-		return c.Floor
-	}
-	done := float64(step-c.Warmup) / float64(c.Steps-c.Warmup)
-	return c.Floor + (c.Peak-c.Floor)*(1+math.Cos(math.Pi*done))/2
 }

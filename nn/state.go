@@ -10,9 +10,10 @@ import (
 )
 
 // SaveState writes parameters to a safetensors file, one at a time through
-// host memory, all or nothing: on an error the file that was there before is
+// host memory and one with two names under its first, all or nothing: on an error the file that was there before is
 // still there.
 func SaveState(path string, metadata map[string]string, params []*Parameter) error {
+	params = unique(params)
 	entries := make([]safetensors.Entry, len(params))
 	for i, p := range params {
 		entries[i] = safetensors.Entry{Name: p.Name, DType: safetensors.F32, Shape: p.Shape(), Data: p.writeTo}
@@ -30,9 +31,10 @@ func (p *Parameter) writeTo(w io.Writer) error {
 }
 
 // LoadState fills parameters from a safetensors file of any floating-point
-// type. Names may lack their "transformer." prefix, as in some published
-// files; what else the file holds is left alone. On an error no parameter has
-// changed, unless the file itself could not be read.
+// type. Names may lack their prefix "transformer." or "bert." and have BERT's
+// older forms, as in some published files; what else the file holds is left
+// alone. On an error no parameter has changed, unless the file itself could
+// not be read.
 func LoadState(f *safetensors.File, params []*Parameter) error {
 	names := make([]string, len(params))
 	for i, p := range params {
@@ -55,9 +57,23 @@ func LoadState(f *safetensors.File, params []*Parameter) error {
 	return nil
 }
 
+// lookup finds a tensor by its name or by another that published files use for it.
 func lookup(f *safetensors.File, name string) (safetensors.Tensor, bool) {
-	if t, ok := f.Lookup(name); ok {
-		return t, true
+	names := []string{name}
+	for _, prefix := range []string{"transformer.", "bert."} {
+		if short, ok := strings.CutPrefix(name, prefix); ok {
+			names = append(names, short)
+		}
 	}
-	return f.Lookup(strings.TrimPrefix(name, "transformer."))
+	for _, n := range names {
+		for _, alias := range []string{n, oldNorm.Replace(n), strings.Replace(n, "predictions.bias", "predictions.decoder.bias", 1)} {
+			if t, ok := f.Lookup(alias); ok {
+				return t, true
+			}
+		}
+	}
+	return safetensors.Tensor{}, false
 }
+
+// oldNorm gives the names that BERT's normalisations had in TensorFlow.
+var oldNorm = strings.NewReplacer("LayerNorm.weight", "LayerNorm.gamma", "LayerNorm.bias", "LayerNorm.beta")

@@ -1,0 +1,69 @@
+package nn_test
+
+import (
+	"testing"
+
+	"github.com/headroom-go/headroom/nn"
+	"github.com/headroom-go/headroom/tensor"
+	"github.com/headroom-go/headroom/trace"
+)
+
+// BenchmarkBERTBaseStep is a step on masked tokens, 4 sequences of 128.
+func BenchmarkBERTBaseStep(b *testing.B) {
+	rt := open(b, "host:6GiB")
+	c, _ := nn.LookupBERT("bert-base")
+	model := nn.NewMaskedLM(rt, c, 1)
+	x, mask, y := rt.FromInt32s(trace.Input, ramp(512, 30000), 4, 128), rt.FromInt32s(trace.Input, ones(512), 4, 128), rt.FromInt32s(trace.Input, ramp(512, 20000), 4, 128)
+	benchmark(b, model, []*tensor.Tensor{x, mask, y}, func() *tensor.Tensor {
+		return model.Loss(nn.BERTInput{Tokens: x, Mask: mask}, y)
+	})
+}
+
+// BenchmarkResNet18Step is a step on 16 images of 64×64.
+func BenchmarkResNet18Step(b *testing.B) {
+	rt := open(b, "host:2GiB")
+	c, _ := nn.LookupResNet("resnet18")
+	model := nn.NewResNet(rt, c, 1)
+	pixels := make([]float32, 16*3*64*64)
+	for i := range pixels {
+		pixels[i] = float32(i%255)/255 - 0.5
+	}
+	x, y := rt.FromFloat32s(trace.Input, pixels, 16, 3, 64, 64), rt.FromInt32s(trace.Input, ramp(16, 1000), 16)
+	benchmark(b, model, []*tensor.Tensor{x, y}, func() *tensor.Tensor { return model.Loss(x, y) })
+}
+
+func benchmark(b *testing.B, m nn.Module, inputs []*tensor.Tensor, loss func() *tensor.Tensor) {
+	opt := nn.NewOptimizer(m.Parameters(), nn.AdamWOptions{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8})
+	for b.Loop() {
+		l := loss()
+		l.Backward(1)
+		l.Release()
+		opt.Step(1e-4, nil)
+		nn.ZeroGrad(m)
+		if err := m.Parameters()[0].Runtime().Sync(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	opt.Release()
+	nn.Release(m)
+	for _, t := range inputs {
+		t.Release()
+	}
+}
+
+// ramp gives n numbers below limit.
+func ramp(n, limit int) []int32 {
+	v := make([]int32, n)
+	for i := range v {
+		v[i] = int32(i * 7919 % limit)
+	}
+	return v
+}
+
+func ones(n int) []int32 {
+	v := make([]int32, n)
+	for i := range v {
+		v[i] = 1
+	}
+	return v
+}

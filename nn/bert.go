@@ -1,0 +1,189 @@
+package nn
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/headroom-go/headroom/tensor"
+)
+
+// BERTConfig is the shape of a BERT model; the JSON names are those of Hugging
+// Face's config.json.
+type BERTConfig struct {
+	Vocab            int     `json:"vocab_size"`
+	Width            int     `json:"hidden_size"`
+	Layers           int     `json:"num_hidden_layers"`
+	Heads            int     `json:"num_attention_heads"`
+	Hidden           int     `json:"intermediate_size"`
+	Context          int     `json:"max_position_embeddings"`
+	Types            int     `json:"type_vocab_size"`
+	Dropout          float64 `json:"hidden_dropout_prob"`
+	AttentionDropout float64 `json:"attention_probs_dropout_prob"`
+	Eps              float64 `json:"layer_norm_eps"`
+}
+
+// bertConfigs are the models known by name.
+var bertConfigs = map[string]BERTConfig{
+	"bert-base":  {30522, 768, 12, 12, 3072, 512, 2, 0.1, 0.1, 1e-12},
+	"bert-large": {30522, 1024, 24, 16, 4096, 512, 2, 0.1, 0.1, 1e-12},
+}
+
+// LookupBERT gives the configuration of a model known by name.
+func LookupBERT(name string) (BERTConfig, error) {
+	if c, ok := bertConfigs[name]; ok {
+		return c, nil
+	}
+	return BERTConfig{}, fmt.Errorf("unknown model %q: the models are %s", name, strings.Join(slices.Sorted(maps.Keys(bertConfigs)), ", "))
+}
+
+// Validate says what is wrong with c, if anything.
+func (c BERTConfig) Validate() error {
+	if err := sizes(size{"vocab_size", c.Vocab}, size{"hidden_size", c.Width}, size{"num_hidden_layers", c.Layers},
+		size{"num_attention_heads", c.Heads}, size{"intermediate_size", c.Hidden},
+		size{"max_position_embeddings", c.Context}, size{"type_vocab_size", c.Types}); err != nil {
+		return err
+	}
+	if c.Width%c.Heads != 0 {
+		return fmt.Errorf("hidden_size %d is no multiple of num_attention_heads %d", c.Width, c.Heads)
+	}
+	if !(c.Dropout >= 0 && c.Dropout < 1) || !(c.AttentionDropout >= 0 && c.AttentionDropout < 1) || !(c.Eps > 0) {
+		return fmt.Errorf("hidden_dropout_prob %g, attention_probs_dropout_prob %g, layer_norm_eps %g: probabilities must be from 0 to under 1, eps over 0",
+			c.Dropout, c.AttentionDropout, c.Eps)
+	}
+	return nil
+}
+
+// BERT is the encoder of Devlin et al., "BERT: Pre-training of Deep
+// Bidirectional Transformers" (2019): learned positions and token types, layer
+// normalisation after each part, GELU. Its heads are MaskedLM and Classifier.
+type BERT struct {
+	Config                BERTConfig
+	Words, Position, Type *Parameter // [vocabulary | context | types, width]
+	Norm                  *LayerNorm // of the embeddings
+	Drop                  *Dropout
+	Blocks                []*BERTBlock
+	Hooks                 *Hooks
+	Mode                  *Mode
+
+	// Around, if set, runs each block. What it runs again in backward needs
+	// BERTInput.Mask again, which the caller then holds until that is done.
+	Around Around
+}
+
+// BERTInput is a batch, each of int32 [B, T].
+type BERTInput struct {
+	Tokens *tensor.Tensor
+	Types  *tensor.Tensor // of tokens; nil: all of type 0
+	Mask   *tensor.Tensor // 0 for tokens that nobody attends to; nil: none
+}
+
+// BERTBlock is one transformer block.
+type BERTBlock struct {
+	Query, Key, Value, Out *Linear
+	Norm1                  *LayerNorm
+	Up, Down               *Linear
+	Norm2                  *LayerNorm
+	Drop1, Drop2           *Dropout
+
+	attention *Dropout // of probabilities
+	heads     int
+	place
+}
+
+// NewBERT makes an encoder with initial weights from b.
+func NewBERT(b *Builder, c BERTConfig) *BERT {
+	const std, at = 0.02, "bert.embeddings."
+	m := &BERT{Config: c, Hooks: b.Hooks, Mode: b.Mode,
+		Words:    b.Normal(at+"word_embeddings.weight", std, c.Vocab, c.Width),
+		Position: b.Normal(at+"position_embeddings.weight", std, c.Context, c.Width),
+		Type:     b.Normal(at+"token_type_embeddings.weight", std, c.Types, c.Width),
+		Norm:     b.LayerNorm(at+"LayerNorm", c.Width, float32(c.Eps)),
+		Drop:     b.Dropout(at+"dropout", c.Dropout)}
+	for i := range c.Layers {
+		m.Blocks = append(m.Blocks, b.bertBlock(fmt.Sprintf("bert.encoder.layer.%d", i), c))
+	}
+	return m
+}
+
+func (b *Builder) bertBlock(name string, c BERTConfig) *BERTBlock {
+	const std = 0.02
+	w, self, eps := c.Width, name+".attention.self", float32(c.Eps)
+	return &BERTBlock{heads: c.Heads, place: b.place(name),
+		Query:     b.Linear(self+".query", w, w, std),
+		Key:       b.Linear(self+".key", w, w, std),
+		Value:     b.Linear(self+".value", w, w, std),
+		attention: b.Dropout(self+".dropout", c.AttentionDropout),
+		Out:       b.Linear(name+".attention.output.dense", w, w, std),
+		Drop1:     b.Dropout(name+".attention.output.dropout", c.Dropout),
+		Norm1:     b.LayerNorm(name+".attention.output.LayerNorm", w, eps),
+		Up:        b.Linear(name+".intermediate.dense", w, c.Hidden, std),
+		Down:      b.Linear(name+".output.dense", c.Hidden, w, std),
+		Drop2:     b.Dropout(name+".output.dropout", c.Dropout),
+		Norm2:     b.LayerNorm(name+".output.LayerNorm", w, eps),
+	}
+}
+
+// Parameters gives the encoder's parameters.
+func (m *BERT) Parameters() []*Parameter {
+	ps := append([]*Parameter{m.Words, m.Position, m.Type}, m.Norm.Parameters()...)
+	for _, b := range m.Blocks {
+		ps = append(ps, b.Parameters()...)
+	}
+	return ps
+}
+
+// Parameters gives the block's parameters.
+func (b *BERTBlock) Parameters() []*Parameter {
+	return parameters(b.Query, b.Key, b.Value, b.Out, b.Norm1, b.Up, b.Down, b.Norm2)
+}
+
+// Forward gives the last block's result, [B, T, width].
+func (m *BERT) Forward(in BERTInput) *tensor.Tensor {
+	x := m.embed(in)
+	for i, b := range m.Blocks {
+		y := m.Around.run(i, x, func(x *tensor.Tensor) *tensor.Tensor { return b.Forward(x, in.Mask) })
+		x.Release()
+		x = y
+	}
+	return x
+}
+
+func (m *BERT) embed(in BERTInput) *tensor.Tensor {
+	words := tensor.Embedding(m.Words.Tensor, in.Tokens)
+	sum := add(words, tensor.Slice(m.Position.Tensor, 0, 0, in.Tokens.Dim(1), 1))
+	sum = add(sum, m.types(in))
+	return then(then(sum, m.Norm.Forward), m.Drop.Forward)
+}
+
+func (m *BERT) types(in BERTInput) *tensor.Tensor {
+	if in.Types == nil {
+		return tensor.Slice(m.Type.Tensor, 0, 0, 1, 1)
+	}
+	return tensor.Embedding(m.Type.Tensor, in.Types)
+}
+
+// Forward runs attention and the feed-forward part on x, [B, T, width]; mask
+// is that of BERTInput.
+func (b *BERTBlock) Forward(x, mask *tensor.Tensor) *tensor.Tensor {
+	return b.call(b, x, func(x *tensor.Tensor) *tensor.Tensor {
+		a := then(then(b.attend(x, mask), b.Out.Forward), b.Drop1.Forward)
+		mid := then(add(a, x.Retain()), b.Norm1.Forward)
+		up := then(b.Up.Forward(mid), tensor.GeluErf)
+		down := then(then(up, b.Down.Forward), b.Drop2.Forward)
+		return then(add(down, mid), b.Norm2.Forward)
+	})
+}
+
+// attend lays queries, keys and values side by side, so that attention reads
+// and writes them where they lie.
+func (b *BERTBlock) attend(x, mask *tensor.Tensor) *tensor.Tensor {
+	q, k, v := b.Query.Forward(x), b.Key.Forward(x), b.Value.Forward(x)
+	qkv := tensor.Concat(-1, q, k, v)
+	for _, t := range []*tensor.Tensor{q, k, v} {
+		t.Release()
+	}
+	defer qkv.Release()
+	return tensor.SelfAttentionWith(qkv, b.heads, tensor.AttentionOptions{KeyMask: mask, Dropout: b.attention.now()})
+}

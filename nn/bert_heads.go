@@ -1,0 +1,94 @@
+package nn
+
+import "github.com/headroom-go/headroom/tensor"
+
+// MaskedLM is BERT with a head that names the tokens that were hidden from it;
+// its output layer is tied to the token embedding.
+type MaskedLM struct {
+	*BERT
+	Transform *Linear
+	Norm      *LayerNorm
+	Bias      *Parameter // [vocabulary]
+}
+
+// NewMaskedLM makes a model with initial weights drawn from the seed, in
+// training mode.
+func NewMaskedLM(rt *tensor.Runtime, c BERTConfig, seed uint64) *MaskedLM {
+	const at = "cls.predictions."
+	b := NewBuilder(rt, seed)
+	return &MaskedLM{BERT: NewBERT(b, c),
+		Transform: b.Linear(at+"transform.dense", c.Width, c.Width, 0.02),
+		Norm:      b.LayerNorm(at+"transform.LayerNorm", c.Width, float32(c.Eps)),
+		Bias:      b.Constant(at+"bias", 0, c.Vocab)}
+}
+
+// Parameters gives the model's parameters.
+func (m *MaskedLM) Parameters() []*Parameter {
+	return append(parameters(m.BERT, m.Transform, m.Norm), m.Bias)
+}
+
+// Forward gives the logits, [B, T, vocabulary].
+func (m *MaskedLM) Forward(in BERTInput) *tensor.Tensor { return then(m.BERT.Forward(in), m.head) }
+
+// head names the tokens that h, [..., width], stands for.
+func (m *MaskedLM) head(h *tensor.Tensor) *tensor.Tensor {
+	h = then(m.Transform.Forward(h), tensor.GeluErf)
+	return then(then(h, m.Norm.Forward), func(h *tensor.Tensor) *tensor.Tensor {
+		return tensor.Linear(h, m.Words.Tensor, m.Bias.Tensor, true)
+	})
+}
+
+// Loss is the mean cross-entropy of the labels, int32 [B, T]; IgnoreTarget is
+// left out of it.
+func (m *MaskedLM) Loss(in BERTInput, labels *tensor.Tensor) *tensor.Tensor {
+	return then(m.Forward(in), func(logits *tensor.Tensor) *tensor.Tensor {
+		return tensor.CrossEntropy(logits, labels, IgnoreTarget)
+	})
+}
+
+// LossAt is Loss for those who know where the labels are: it makes logits for
+// these places alone, which is most of the head's memory and time. places,
+// int32 [M], count through the tokens of the batch, 0 … B·T−1; labels is [M].
+func (m *MaskedLM) LossAt(in BERTInput, places, labels *tensor.Tensor) *tensor.Tensor {
+	h := then(m.BERT.Forward(in), func(h *tensor.Tensor) *tensor.Tensor { return tensor.Reshape(h, -1, m.Config.Width) })
+	hidden := then(h, func(h *tensor.Tensor) *tensor.Tensor { return tensor.Embedding(h, places) })
+	return then(then(hidden, m.head), func(logits *tensor.Tensor) *tensor.Tensor {
+		return tensor.CrossEntropy(logits, labels, IgnoreTarget)
+	})
+}
+
+// Classifier is BERT with a head that sorts whole sequences into classes, by
+// their first token.
+type Classifier struct {
+	*BERT
+	Pooler, Output *Linear
+	Drop           *Dropout
+}
+
+// NewClassifier makes a model for so many classes with initial weights drawn
+// from the seed, in training mode.
+func NewClassifier(rt *tensor.Runtime, c BERTConfig, classes int, seed uint64) *Classifier {
+	b := NewBuilder(rt, seed)
+	return &Classifier{BERT: NewBERT(b, c),
+		Pooler: b.Linear("bert.pooler.dense", c.Width, c.Width, 0.02),
+		Drop:   b.Dropout("dropout", c.Dropout),
+		Output: b.Linear("classifier", c.Width, classes, 0.02)}
+}
+
+// Parameters gives the model's parameters.
+func (m *Classifier) Parameters() []*Parameter { return parameters(m.BERT, m.Pooler, m.Output) }
+
+// Forward gives the logits, [B, classes].
+func (m *Classifier) Forward(in BERTInput) *tensor.Tensor {
+	first := then(m.BERT.Forward(in), func(h *tensor.Tensor) *tensor.Tensor { return tensor.Slice(h, 1, 0, 1, 1) })
+	flat := then(first, func(h *tensor.Tensor) *tensor.Tensor { return tensor.Reshape(h, -1, m.Config.Width) })
+	pooled := then(then(flat, m.Pooler.Forward), tensor.Tanh)
+	return then(then(pooled, m.Drop.Forward), m.Output.Forward)
+}
+
+// Loss is the mean cross-entropy of the labels, int32 [B].
+func (m *Classifier) Loss(in BERTInput, labels *tensor.Tensor) *tensor.Tensor {
+	return then(m.Forward(in), func(logits *tensor.Tensor) *tensor.Tensor {
+		return tensor.CrossEntropy(logits, labels, IgnoreTarget)
+	})
+}

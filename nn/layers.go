@@ -1,0 +1,155 @@
+package nn
+
+import (
+	"hash/fnv"
+	"math/rand/v2"
+
+	"github.com/headroom-go/headroom/tensor"
+)
+
+// Builder makes the layers of one model. Initial values depend on the seed and
+// the parameters' names alone; on a device that holds no data none are made.
+type Builder struct {
+	Hooks *Hooks // of every layer made
+	Mode  *Mode  // the same; training to begin with
+
+	rt   *tensor.Runtime
+	seed uint64
+}
+
+// NewBuilder gives a builder of parameters on rt.
+func NewBuilder(rt *tensor.Runtime, seed uint64) *Builder {
+	return &Builder{Hooks: &Hooks{}, Mode: &Mode{Training: true}, rt: rt, seed: seed}
+}
+
+func (b *Builder) place(name string) place { return place{name, b.Hooks} }
+
+// random is the source of a parameter's initial values.
+func (b *Builder) random(name string) *rand.Rand {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	return rand.New(rand.NewPCG(b.seed, h.Sum64()))
+}
+
+// Normal gives a parameter drawn from N(0, std²).
+func (b *Builder) Normal(name string, std float64, shape ...int) *Parameter {
+	r := b.random(name)
+	return b.fill(name, func() float32 { return float32(r.NormFloat64() * std) }, shape...)
+}
+
+// Uniform gives a parameter drawn evenly from −bound to bound.
+func (b *Builder) Uniform(name string, bound float64, shape ...int) *Parameter {
+	r := b.random(name)
+	return b.fill(name, func() float32 { return float32((2*r.Float64() - 1) * bound) }, shape...)
+}
+
+// Constant gives a parameter with all elements equal to v.
+func (b *Builder) Constant(name string, v float32, shape ...int) *Parameter {
+	return b.fill(name, func() float32 { return v }, shape...)
+}
+
+// Buffer gives an array with all elements equal to v that collects no
+// gradient but is a part of the model's state.
+func (b *Builder) Buffer(name string, v float32, shape ...int) *Parameter {
+	p := b.Constant(name, v, shape...)
+	defer p.Release()
+	return &Parameter{name, p.Detach()}
+}
+
+func (b *Builder) fill(name string, next func() float32, shape ...int) *Parameter {
+	p := &Parameter{name, b.rt.Parameter(shape...)}
+	if b.rt.Holds() {
+		data := make([]float32, p.Len())
+		for i := range data {
+			data[i] = next()
+		}
+		p.Set(data)
+	}
+	return p
+}
+
+// Linear is y = x·Wᵀ + b with W [out, in], the layout of PyTorch's Linear, or
+// y = x·W + b with W [in, out], that of GPT-2's Conv1D. Bias may be nil.
+type Linear struct {
+	Weight, Bias *Parameter
+
+	transposed bool // W is [out, in]
+	place
+}
+
+// Linear gives a layer with weights [out, in] from N(0, std²) and a bias of 0.
+func (b *Builder) Linear(name string, in, out int, std float64) *Linear {
+	l := b.LinearNoBias(name, in, out, std)
+	l.Bias = b.Constant(name+".bias", 0, out)
+	return l
+}
+
+// LinearNoBias gives a layer with weights [out, in] from N(0, std²) alone.
+func (b *Builder) LinearNoBias(name string, in, out int, std float64) *Linear {
+	return &Linear{Weight: b.Normal(name+".weight", std, out, in), transposed: true, place: b.place(name)}
+}
+
+// Conv1D gives a layer with weights [in, out] from N(0, std²) and a bias of 0.
+func (b *Builder) Conv1D(name string, in, out int, std float64) *Linear {
+	return &Linear{Weight: b.Normal(name+".weight", std, in, out), Bias: b.Constant(name+".bias", 0, out), place: b.place(name)}
+}
+
+// Parameters gives weight and bias.
+func (l *Linear) Parameters() []*Parameter {
+	if l.Bias == nil {
+		return []*Parameter{l.Weight}
+	}
+	return []*Parameter{l.Weight, l.Bias}
+}
+
+// Forward is over the last dimension of x.
+func (l *Linear) Forward(x *tensor.Tensor) *tensor.Tensor { return l.call(l, x, l.forward) }
+
+func (l *Linear) forward(x *tensor.Tensor) *tensor.Tensor {
+	if l.Bias == nil {
+		return tensor.Linear(x, l.Weight.Tensor, nil, l.transposed)
+	}
+	return tensor.Linear(x, l.Weight.Tensor, l.Bias.Tensor, l.transposed)
+}
+
+// LayerNorm normalises the last dimension.
+type LayerNorm struct {
+	Weight, Bias *Parameter
+	Eps          float32
+
+	place
+}
+
+// LayerNorm gives a layer with weights of 1 and a bias of 0.
+func (b *Builder) LayerNorm(name string, width int, eps float32) *LayerNorm {
+	return &LayerNorm{b.Constant(name+".weight", 1, width), b.Constant(name+".bias", 0, width), eps, b.place(name)}
+}
+
+// Parameters gives weight and bias.
+func (l *LayerNorm) Parameters() []*Parameter { return []*Parameter{l.Weight, l.Bias} }
+
+// Forward is over the last dimension of x.
+func (l *LayerNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
+	return l.call(l, x, func(x *tensor.Tensor) *tensor.Tensor {
+		return tensor.LayerNorm(x, l.Weight.Tensor, l.Bias.Tensor, l.Eps)
+	})
+}
+
+// IgnoreTarget is the target that losses leave out.
+const IgnoreTarget = -100
+
+// then applies f to x, which it releases: it follows one layer by the next.
+func then(x *tensor.Tensor, f func(*tensor.Tensor) *tensor.Tensor) *tensor.Tensor {
+	defer x.Release()
+	return f(x)
+}
+
+// add is a + b, of which it releases both; a may be nil.
+func add(a, b *tensor.Tensor) *tensor.Tensor {
+	if a == nil {
+		return b
+	}
+	defer a.Release()
+	defer b.Release()
+	return tensor.Add(a, b)
+}

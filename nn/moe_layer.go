@@ -1,0 +1,172 @@
+package nn
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/headroom-go/headroom/tensor"
+)
+
+// MoELayer is a router and its experts.
+type MoELayer struct {
+	Gate    *Linear
+	Experts []*Expert
+
+	config MoEConfig
+	place
+}
+
+// Expert is two linear layers with GELU between them.
+type Expert struct {
+	Up, Down *Linear
+
+	place
+}
+
+// MoELayer gives a layer of c.Experts experts.
+func (b *Builder) MoELayer(name string, c MoEConfig) *MoELayer {
+	l := &MoELayer{Gate: b.LinearNoBias(name+".gate", c.Width, c.Experts, 0.02), config: c, place: b.place(name)}
+	for e := range c.Experts {
+		at := fmt.Sprintf("%s.experts.%d", name, e)
+		l.Experts = append(l.Experts, &Expert{place: b.place(at),
+			Up:   b.Linear(at+".0", c.Width, c.Hidden, 0.02),
+			Down: b.Linear(at+".2", c.Hidden, c.Width, projectionStd(c.Layers))})
+	}
+	return l
+}
+
+// Parameters gives those of the router and the experts.
+func (l *MoELayer) Parameters() []*Parameter {
+	ps := l.Gate.Parameters()
+	for _, e := range l.Experts {
+		ps = append(ps, e.Parameters()...)
+	}
+	return ps
+}
+
+// Parameters gives those of both layers.
+func (e *Expert) Parameters() []*Parameter { return parameters(e.Up, e.Down) }
+
+// after is x + experts(norm(x)), and the layer's balancing loss.
+func (l *MoELayer) after(norm *LayerNorm, x *tensor.Tensor, i int, around Around) (y, balance *tensor.Tensor) {
+	h := norm.Forward(x)
+	defer h.Release()
+	out, balance := l.Forward(h, i, around)
+	defer out.Release()
+	return tensor.Add(x, out), balance
+}
+
+// Forward gives the experts' weighted results for x, [..., width], and the
+// layer's balancing loss. The experts run as part i of around.
+func (l *MoELayer) Forward(x *tensor.Tensor, i int, around Around) (y, balance *tensor.Tensor) {
+	y = l.call(l, x, func(x *tensor.Tensor) *tensor.Tensor {
+		y, balance = l.forward(x, i, around)
+		return y
+	})
+	return y, balance
+}
+
+func (l *MoELayer) forward(x *tensor.Tensor, i int, around Around) (y, balance *tensor.Tensor) {
+	c := l.config
+	flat := tensor.Reshape(x, -1, c.Width)
+	defer flat.Release()
+	probs := then(l.Gate.Forward(flat), tensor.Softmax)
+	defer probs.Release()
+	r := l.route(probs)
+	all := around.run(i, flat, func(h *tensor.Tensor) *tensor.Tensor { return l.experts(h, r.rows) })
+	defer all.Release()
+	out := l.combine(all, probs, r)
+	defer out.Release()
+	return tensor.Reshape(out, x.Shape()...), l.balance(probs, r.load)
+}
+
+// route waits for the probabilities: how many rows each expert computes is a
+// number of the program's.
+func (l *MoELayer) route(probs *tensor.Tensor) routing {
+	c, tokens, capacity := l.config, probs.Dim(0), 0
+	if c.Capacity > 0 {
+		capacity = int(math.Ceil(c.Capacity * float64(tokens*c.TopK) / float64(c.Experts)))
+	}
+	if probs.Runtime().Holds() {
+		return route(probs.Float32s(), c.Experts, c.TopK, capacity)
+	}
+	return route(balanced(tokens, c.Experts, c.TopK), c.Experts, c.TopK, capacity)
+}
+
+// experts gives the results of all experts, one after the other.
+func (l *MoELayer) experts(h *tensor.Tensor, rows [][]int32) *tensor.Tensor {
+	var results []*tensor.Tensor
+	for e, tokens := range rows {
+		if len(tokens) > 0 {
+			results = append(results, then(pick(h, tokens, len(tokens)), l.Experts[e].Forward))
+		}
+	}
+	all := tensor.Concat(0, results...)
+	for _, r := range results {
+		r.Release()
+	}
+	return all
+}
+
+// Forward is over the last dimension of x.
+func (e *Expert) Forward(x *tensor.Tensor) *tensor.Tensor {
+	return e.call(e, x, func(x *tensor.Tensor) *tensor.Tensor {
+		return then(then(e.Up.Forward(x), tensor.GeluErf), e.Down.Forward)
+	})
+}
+
+// combine adds up, for each token, the results of its places by their weights:
+// the probabilities of its choices, which sum to 1.
+func (l *MoELayer) combine(all, probs *tensor.Tensor, r routing) *tensor.Tensor {
+	k := l.config.TopK
+	tokens := len(r.choice) / k
+	weights := l.weights(probs, r)
+	defer weights.Release()
+	found := pick(all, r.found, tokens, k)
+	defer found.Release()
+	weighted := tensor.Mul(found, weights)
+	defer weighted.Release()
+	return tensor.Sum(weighted, 1)
+}
+
+// weights gives the weight of each place, [tokens, k, 1].
+func (l *MoELayer) weights(probs *tensor.Tensor, r routing) *tensor.Tensor {
+	k := l.config.TopK
+	single := tensor.Reshape(probs, -1, 1)
+	defer single.Release()
+	chosen := pick(single, r.choice, len(r.choice)/k, k)
+	defer chosen.Release()
+	sum := tensor.Sum(chosen, 1)
+	defer sum.Release()
+	weights := tensor.Div(chosen, sum)
+	if l.config.Capacity == 0 {
+		return weights
+	}
+	defer weights.Release()
+	kept := probs.Runtime().FromFloat32s(unnamed, r.kept, weights.Shape()...)
+	defer kept.Release()
+	return tensor.Mul(weights, kept)
+}
+
+// balance is the layer's balancing loss; the load has no gradient.
+func (l *MoELayer) balance(probs *tensor.Tensor, load []float32) *tensor.Tensor {
+	mean := tensor.Mean(probs, 0)
+	defer mean.Release()
+	f := probs.Runtime().FromFloat32s(unnamed, load, 1, len(load))
+	defer f.Release()
+	products := tensor.Mul(mean, f)
+	defer products.Release()
+	sum := tensor.Sum(products)
+	defer sum.Release()
+	return tensor.Scale(sum, float32(len(load)))
+}
+
+// unnamed is the purpose of a routing's tables in the record of memory: other.
+const unnamed = 0
+
+// pick gives the rows of x that index, of the given shape, names.
+func pick(x *tensor.Tensor, index []int32, shape ...int) *tensor.Tensor {
+	i := x.Runtime().FromInt32s(unnamed, index, shape...)
+	defer i.Release()
+	return tensor.Embedding(x, i)
+}

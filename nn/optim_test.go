@@ -1,0 +1,101 @@
+package nn_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/headroom-go/headroom/internal/golden"
+	"github.com/headroom-go/headroom/nn"
+	"github.com/headroom-go/headroom/tensor"
+	"github.com/headroom-go/headroom/trace"
+)
+
+// TestGoldenOptimizers takes six steps of every rule as PyTorch did.
+func TestGoldenOptimizers(t *testing.T) {
+	values := golden.Open(t, "testdata/optim.safetensors")
+	for _, c := range []struct {
+		name   string
+		lr     float64
+		rule   nn.Rule
+		states int
+	}{
+		{"sgd", 0.1, nn.SGDOptions{}, 0},
+		{"sgd_momentum", 0.1, nn.SGDOptions{Momentum: 0.9, WeightDecay: 0.01}, 1},
+		{"sgd_nesterov", 0.1, nn.SGDOptions{Momentum: 0.9, Nesterov: true}, 1},
+		{"adam", 0.01, nn.AdamOptions{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.1}, 2},
+		{"adamw", 0.01, nn.AdamWOptions{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1}, 2},
+		{"adamw_amsgrad", 0.01, nn.AdamWOptions{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01, AMSGrad: true}, 3},
+		{"adagrad", 0.1, nn.AdagradOptions{Eps: 1e-10}, 1},
+		{"rmsprop", 0.01, nn.RMSPropOptions{Alpha: 0.99, Momentum: 0.9, Eps: 1e-8}, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			rt := runtime(t)
+			p := &nn.Parameter{Name: "w", Tensor: rt.Parameter(5, 3)}
+			defer p.Release()
+			p.Set(values.Float32s(c.name + "/w0"))
+			before := stateBytes(rt)
+			opt := nn.NewOptimizer([]*nn.Parameter{p, p}, c.rule)
+			defer opt.Release()
+			if got, want := len(opt.State()), c.states; got != want {
+				t.Errorf("%d states, want %d", got, want)
+			}
+			if got, want := stateBytes(rt)-before, uint64(c.states)*512; got != want {
+				t.Errorf("%d bytes of optimizer state, want %d", got, want)
+			}
+			for i := range 6 {
+				scale := halved(rt, p, values.Float32s(fmt.Sprintf("%s/g%d", c.name, i)))
+				opt.Step(c.lr, scale)
+				scale.Release()
+				golden.Near(t, fmt.Sprintf("weights after step %d", i+1), p.Float32s(), values.Float32s(fmt.Sprintf("%s/w%d", c.name, i+1)), 1e-6)
+			}
+		})
+	}
+}
+
+// halved makes twice g the gradient of p and gives the scale that undoes it.
+func halved(rt *tensor.Runtime, p *nn.Parameter, g []float32) *tensor.Tensor {
+	twice := make([]float32, len(g))
+	for i, x := range g {
+		twice[i] = 2 * x
+	}
+	setGrad(rt, p, twice)
+	return rt.Full(0.5)
+}
+
+func TestGoldenClipGradNorm(t *testing.T) {
+	values := golden.Open(t, "testdata/optim.safetensors")
+	rt := runtime(t)
+	var params []*nn.Parameter
+	for i := range 3 {
+		p := &nn.Parameter{Tensor: rt.Parameter(4, 4)}
+		defer p.Release()
+		setGrad(rt, p, values.Float32s(fmt.Sprintf("clip_grad_norm/in%d", i)))
+		params = append(params, p)
+	}
+	scale, norm := nn.ClipGradNorm(params, 1)
+	defer scale.Release()
+	defer norm.Release()
+	golden.Near(t, "norm", norm.Float32s(), values.Float32s("clip_grad_norm/norm"), 1e-6)
+	for i, p := range params {
+		clipped := tensor.Mul(p.Grad(), scale)
+		golden.Near(t, "clipped gradient", clipped.Float32s(), values.Float32s(fmt.Sprintf("clip_grad_norm/out%d", i)), 1e-6)
+		clipped.Release()
+	}
+}
+
+// setGrad makes g the gradient of p: that of the sum of p·g.
+func setGrad(rt *tensor.Runtime, p *nn.Parameter, g []float32) {
+	p.ZeroGrad()
+	c := rt.FromFloat32s(trace.Other, g, p.Shape()...)
+	m := tensor.Mul(p.Tensor, c)
+	s := tensor.Sum(m)
+	s.Backward(1)
+	for _, r := range []*tensor.Tensor{c, m, s} {
+		r.Release()
+	}
+}
+
+// stateBytes is what the device holds for optimizers.
+func stateBytes(rt *tensor.Runtime) uint64 {
+	return rt.Allocator().Stats().ByPurpose[trace.OptimizerState].Live
+}
