@@ -32,7 +32,7 @@ var imports = map[string][]string{
 	"inspect":              {"trace", "alloc", "device", "internal/size"},
 	"tensor":               {"alloc", "device", "trace", "internal/kernel", "internal/invariant"},
 	"nn":                   {"tensor", "internal/safetensors"},
-	"data":                 {"tensor"},
+	"data":                 {"internal/safetensors"},
 	"train":                {"nn", "tensor", "data", "alloc", "device", "trace", "internal/atomicfile", "internal/safetensors"},
 	"plan":                 {"train", "nn", "tensor", "alloc", "device", "trace", "internal/size"},
 	"cmd/headroom":         {"*"},

@@ -37,8 +37,8 @@ type State struct {
 	Corpus   Fingerprint `json:"corpus"`
 }
 
-// NewBatches starts at the first sample for the seed. It reads the whole corpus
-// once, for its fingerprint.
+// NewBatches starts at the first sample for the seed. It reads the corpus once
+// for its fingerprint: the whole, or of a file a sample.
 func NewBatches(c *Corpus, batch, seq int, seed uint64) (*Batches, error) {
 	if batch < 1 || seq < 1 || batch > math.MaxInt/seq {
 		return nil, fmt.Errorf("data: batches of %d sequences of %d tokens: both must be positive, and their product an int", batch, seq)
@@ -46,32 +46,46 @@ func NewBatches(c *Corpus, batch, seq int, seed uint64) (*Batches, error) {
 	if c.Len() <= seq {
 		return nil, fmt.Errorf("data: the corpus has %d tokens, but a sequence of %d needs at least %d (the last one's target is a token more): give more text or shorter sequences", c.Len(), seq, uint(seq)+1)
 	}
-	b := &Batches{corpus: c, fingerprint: c.fingerprint(), batch: batch, seq: seq, seed: seed, sample: make([]int32, seq+1)}
+	fingerprint, err := c.fingerprint()
+	if err != nil {
+		return nil, err
+	}
+	b := &Batches{corpus: c, fingerprint: fingerprint, batch: batch, seq: seq, seed: seed, sample: make([]int32, seq+1)}
 	b.epoch = newEpoch(c.Len(), seq, seed, 0)
 	return b, nil
 }
 
 // Next fills inputs and targets, each of batch·seq elements, row-major
-// [batch, seq]. Other lengths are misuse and panic.
-func (b *Batches) Next(inputs, targets []int32) {
+// [batch, seq]. Other lengths are misuse and panic. An error means that the file
+// of the corpus does not read or holds no tokens of its tokenizer; the place is
+// then that of before. A corpus in memory gives none.
+func (b *Batches) Next(inputs, targets []int32) error {
 	if n := b.batch * b.seq; len(inputs) != n || len(targets) != n {
 		panic(fmt.Sprintf("data: %d inputs and %d targets for a batch of %d×%d", len(inputs), len(targets), b.batch, b.seq))
 	}
+	epoch, position := b.epoch, b.position
 	for row := 0; row < len(inputs); row += b.seq {
-		b.next()
+		if err := b.next(); err != nil {
+			b.epoch, b.position = epoch, position
+			return err
+		}
 		copy(inputs[row:row+b.seq], b.sample)
 		copy(targets[row:row+b.seq], b.sample[1:])
 	}
+	return nil
 }
 
 // next puts the next window into b.sample.
-func (b *Batches) next() {
+func (b *Batches) next() error {
 	if b.position == b.epoch.windows {
 		b.epoch = newEpoch(b.corpus.Len(), b.seq, b.seed, b.epoch.number+1)
 		b.position = 0
 	}
-	b.corpus.window(b.sample, b.epoch.start(b.position))
+	if err := b.corpus.window(b.sample, b.epoch.start(b.position)); err != nil {
+		return err
+	}
 	b.position++
+	return nil
 }
 
 // Windows is the number of samples in the current epoch. It differs by at most

@@ -15,15 +15,15 @@ import (
 // sniffed is how many bytes of a file decide whether it is text.
 const sniffed = 8 << 10
 
-// source is a text file to load.
-type source struct {
+// textFile is a text file to load.
+type textFile struct {
 	path string
 	size int64
 }
 
 // find lists the text files at paths, which name files and folders. Folders are
 // searched recursively in the order of names.
-func find(ctx context.Context, paths []string) ([]source, Skipped, error) {
+func find(ctx context.Context, paths []string) ([]textFile, Skipped, error) {
 	var f finder
 	for _, path := range paths {
 		if err := f.add(ctx, path); err != nil {
@@ -34,7 +34,7 @@ func find(ctx context.Context, paths []string) ([]source, Skipped, error) {
 }
 
 type finder struct {
-	sources []source
+	sources []textFile
 	skipped Skipped
 }
 
@@ -104,7 +104,7 @@ func (f *finder) file(path string) error {
 	case bytes.IndexByte(head[:n], 0) >= 0:
 		f.skipped.Binary++
 	default:
-		f.sources = append(f.sources, source{path, info.Size()})
+		f.sources = append(f.sources, textFile{path, info.Size()})
 	}
 	return nil
 }

@@ -131,7 +131,7 @@ func checkParts(t *testing.T, tok Tokenizer, text string, size int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := newLoader(c, size).read(t.Context(), strings.NewReader(text)); err != nil {
+	if err := newTextReader(c, size).read(t.Context(), strings.NewReader(text)); err != nil {
 		t.Fatal(err)
 	}
 	got := make([]int32, c.Len())

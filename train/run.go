@@ -151,7 +151,9 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 
 // step runs one step, the second one of the process with a snapshot.
 func (r *Run) step(saved int) (Progress, error) {
-	r.Batches.Next(r.tokens, r.target)
+	if err := r.Batches.Next(r.tokens, r.target); err != nil {
+		return Progress{}, err
+	}
 	start := time.Now()
 	result, err := r.recorded(func() (Result, error) { return r.Trainer.Step(r.tokens, r.target) })
 	if err != nil {
