@@ -202,7 +202,6 @@ func ReluOver(x *Tensor) *Tensor {
 		return Relu(x)
 	}
 	n := x.rt.node("relu", x)
-	x.st.version++
 	kernel.Unary(x.rt.stream, kernel.Relu, x.Len(), x.ptr(), x.ptr())
 	if n == nil {
 		return x.Detach()

@@ -21,16 +21,17 @@ type Packed interface {
 // saved is a value that a node keeps for backward. Exactly one of its three
 // forms is set.
 type saved struct {
-	plain   *Tensor // a handle of our own, with no past
-	version int     // of plain's storage when it was saved
-	packed  Packed  // in a Saver's charge
-	recipe  *node   // makes the value again
-	by      string  // the operation that saved it
+	plain   *Tensor  // a handle of our own, with no past
+	packed  Packed   // in a Saver's charge
+	recipe  *node    // makes the value again
+	st      *storage // that the value was in when it was saved,
+	version int      // … at this version
+	by      string   // the operation that saved it
 }
 
 // save keeps t for n's backward.
 func (n *node) save(t *Tensor) *saved {
-	s := &saved{by: n.name}
+	s := &saved{by: n.name, st: t.st, version: t.st.version}
 	switch rt := t.rt; {
 	case rt.byRecipe(t):
 		s.recipe = t.node
@@ -38,7 +39,7 @@ func (n *node) save(t *Tensor) *saved {
 	case rt.saver != nil && !t.st.persistent:
 		s.packed = rt.saver.Pack(t)
 	default:
-		s.plain, s.version = t.Detach(), t.st.version
+		s.plain = t.Detach()
 	}
 	n.saved = append(n.saved, s)
 	return s
@@ -56,16 +57,17 @@ func (rt *Runtime) byRecipe(t *Tensor) bool {
 
 // get gives a new handle on the value.
 func (s *saved) get() *Tensor {
+	if s.recipe == nil && s.packed == nil && s.plain == nil {
+		fail("backward through %s a second time: what it saved is gone", s.by)
+	}
+	if s.packed == nil && s.st.version != s.version {
+		fail("a value that %s saved for backward was changed in place: it is at version %d, was saved at %d", s.by, s.st.version, s.version)
+	}
 	switch {
 	case s.recipe != nil:
 		return s.recipe.again()
 	case s.packed != nil:
 		return s.packed.Unpack()
-	case s.plain == nil:
-		fail("backward through %s a second time: what it saved is gone", s.by)
-	case s.plain.st.version != s.version:
-		fail("a value %v that %s saved for backward was changed in place: it is at version %d, was saved at %d",
-			s.plain, s.by, s.plain.st.version, s.version)
 	}
 	return s.plain.Detach()
 }
