@@ -26,19 +26,24 @@ const (
 	steps = 8
 )
 
-// child, in the environment, makes the test program train if it is "train", or
-// read the snapshot that it names, and exit.
+// child, in the environment, makes the test program train GPT-2 if it is
+// "train", another model if it is "bert" or "resnet", or read the snapshot that
+// it names, and exit.
 const child = "HEADROOM_BENCH_CHILD"
 
 func TestMain(m *testing.M) {
-	job := readSnapshot
+	run := readSnapshot
 	switch os.Getenv(child) {
 	case "":
 		os.Exit(m.Run())
 	case "train":
-		job = trainGPT2
+		run = trainGPT2
+	case "bert":
+		run = func() error { return trainModel(bertJob) }
+	case "resnet":
+		run = func() error { return trainModel(resnetJob) }
 	}
-	if err := job(); err != nil {
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
