@@ -37,6 +37,7 @@ var imports = map[string][]string{
 	"plan":                 {"train", "nn", "tensor", "alloc", "device", "trace", "internal/size"},
 	"cmd/headroom":         {"*"},
 	"device/devicetest":    {"device"},
+	"internal/story":       {},
 	"internal/golden":      {"internal/safetensors"},
 	"internal/kernel/gen":  {},
 }

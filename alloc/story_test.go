@@ -6,8 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,13 +14,13 @@ import (
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/device/devicetest"
 	"github.com/headroom-go/headroom/internal/size"
+	stories "github.com/headroom-go/headroom/internal/story"
 	"github.com/headroom-go/headroom/trace"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected output in testdata")
 
-// TestStories plays the files in testdata. A file is a list of paragraphs,
-// each of commands, a line of four dashes and what they print:
+// TestStories plays the files in testdata. Their commands:
 //
 //	open alias|virtual|plain capacity=SIZE [page=SIZE] [limit=SIZE]
 //	alloc NAME SIZE [stream=N] [purpose=NAME]
@@ -35,41 +33,8 @@ var update = flag.Bool("update", false, "rewrite the expected output in testdata
 //	stats                the figures that are not zero
 //	events               what the sink was told since the last time
 func TestStories(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no stories: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { playFile(t, file) })
-	}
-}
-
-func playFile(t *testing.T, file string) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &story{t: t}
-	var played []string
-	for _, paragraph := range strings.Split(strings.TrimSpace(string(text)), "\n\n") {
-		commands, _, _ := strings.Cut(paragraph, "\n----")
-		var out strings.Builder
-		for _, line := range strings.Split(commands, "\n") {
-			if line != "" && !strings.HasPrefix(line, "#") {
-				s.command(&out, strings.Fields(line))
-			}
-		}
-		played = append(played, strings.TrimRight(commands+"\n----\n"+out.String(), "\n"))
-	}
-	got := strings.Join(played, "\n\n") + "\n"
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got != string(text) {
-		t.Errorf("%s: now it goes\n%s", file, got)
-	}
+	play := func(t *testing.T) stories.Command { return (&story{t: t}).command }
+	stories.Play(t, "testdata/*.txt", *update, play)
 }
 
 // story is a program that talks to an allocator.

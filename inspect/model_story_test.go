@@ -3,21 +3,19 @@ package inspect
 import (
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/headroom-go/headroom/internal/size"
+	"github.com/headroom-go/headroom/internal/story"
 	"github.com/headroom-go/headroom/trace"
 )
 
 var updateStories = flag.Bool("update", false, "rewrite the expected output in testdata")
 
-// TestModelStories plays the files in testdata/model. A file is a list of
-// paragraphs, each of commands, a line of four dashes and what they print:
+// TestModelStories plays the files in testdata/model. Their commands:
 //
 //	conf [TEXT] [capacity=SIZE]    a new model
 //	alloc NAME SIZE [stream=N] [pool=N]
@@ -31,51 +29,23 @@ var updateStories = flag.Bool("update", false, "rewrite the expected output in t
 //
 // Sizes are in bytes or with a unit. Sizes of blocks are printed exactly.
 func TestModelStories(t *testing.T) {
-	files, err := filepath.Glob("testdata/model/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no stories: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { playStory(t, file) })
-	}
-}
-
-func playStory(t *testing.T, file string) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &modelStory{t: t}
-	var played []string
-	for paragraph := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n\n") {
-		commands, _, _ := strings.Cut(paragraph, "\n----")
-		s.out.Reset()
-		for line := range strings.SplitSeq(commands, "\n") {
-			if line != "" && !strings.HasPrefix(line, "#") {
-				s.command(strings.Fields(line))
-				if err := checkModel(s.m); err != nil {
-					t.Fatalf("after %q: %v", line, err)
-				}
+	story.Play(t, "testdata/model/*.txt", *updateStories, func(t *testing.T) story.Command {
+		s := &modelStory{t: t}
+		return func(out *strings.Builder, words []string) {
+			s.out = out
+			s.command(words)
+			if err := checkModel(s.m); err != nil {
+				t.Fatalf("after %q: %v", words, err)
 			}
 		}
-		played = append(played, strings.TrimRight(commands+"\n----\n"+s.out.String(), "\n"))
-	}
-	got := strings.Join(played, "\n\n") + "\n"
-	if *updateStories {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got != string(text) {
-		t.Errorf("%s: now it goes\n%s", file, got)
-	}
+	})
 }
 
 // modelStory is a program that talks to a model.
 type modelStory struct {
 	t        *testing.T
 	m        *model
-	out      strings.Builder
+	out      *strings.Builder
 	blocks   map[string]*block
 	segments []*segment // all there ever were
 	changes  []change
@@ -106,12 +76,12 @@ func (s *modelStory) command(words []string) {
 		s.draw()
 	case "changes":
 		for _, c := range s.changes {
-			fmt.Fprintf(&s.out, "%v %s\n", c.action, size.Exact(c.size))
+			fmt.Fprintf(s.out, "%v %s\n", c.action, size.Exact(c.size))
 		}
 		s.changes = nil
 	case "stats":
 		f := s.m.figures
-		fmt.Fprintf(&s.out, "live %s, pending %s, requested %s, reserved %s, peaks %s, %s, %s, retries %d\n", size.Exact(f.live), size.Exact(f.pending),
+		fmt.Fprintf(s.out, "live %s, pending %s, requested %s, reserved %s, peaks %s, %s, %s, retries %d\n", size.Exact(f.live), size.Exact(f.pending),
 			size.Exact(f.requested), size.Exact(f.reserved), size.Exact(f.peakLive), size.Exact(f.peakRequested), size.Exact(f.peakReserved), f.retries)
 	default:
 		s.t.Fatalf("unknown command %q", words)
@@ -145,11 +115,11 @@ func (s *modelStory) alloc(name string, bytes uint64, options map[string]string)
 	b := s.m.malloc(bytes, stream, trace.PoolID{0, id})
 	s.know()
 	if b == nil {
-		fmt.Fprintf(&s.out, "%s: out of memory\n", name)
+		fmt.Fprintf(s.out, "%s: out of memory\n", name)
 		return
 	}
 	s.blocks[name] = b
-	fmt.Fprintf(&s.out, "%s: %s at %d:%s\n", name, size.Exact(b.size), slices.Index(s.segments, b.seg), size.Exact(b.addr-b.seg.addr))
+	fmt.Fprintf(s.out, "%s: %s at %d:%s\n", name, size.Exact(b.size), slices.Index(s.segments, b.seg), size.Exact(b.addr-b.seg.addr))
 }
 
 // know gives new segments their numbers.
@@ -186,15 +156,15 @@ func (s *modelStory) draw() {
 		if seg.pool.small {
 			kind = "small"
 		}
-		fmt.Fprintf(&s.out, "%d %s", i, kind)
+		fmt.Fprintf(s.out, "%d %s", i, kind)
 		for b := seg.first; b != nil; b = b.next {
 			what := map[blockState]string{isFree: "free", isUnmapped: "unmapped", isLive: names[b], isPending: names[b] + " pending"}[b.state]
 			if b.state == isUnmapped {
-				fmt.Fprintf(&s.out, " [unmapped]")
+				fmt.Fprintf(s.out, " [unmapped]")
 			} else {
-				fmt.Fprintf(&s.out, " [%s %s]", what, size.Exact(b.size))
+				fmt.Fprintf(s.out, " [%s %s]", what, size.Exact(b.size))
 			}
 		}
-		fmt.Fprintln(&s.out)
+		fmt.Fprintln(s.out)
 	}
 }
