@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/internal/invariant"
 	"github.com/headroom-go/headroom/nn"
 	"github.com/headroom-go/headroom/plan"
 	"github.com/headroom-go/headroom/train"
@@ -16,7 +17,7 @@ import (
 func TestLargestBatch(t *testing.T) {
 	small := nn.GPT2Config{Vocab: 256, Context: 64, Width: 64, Layers: 4, Heads: 4}
 	deep := nn.GPT2Config{Vocab: 100, Context: 32, Width: 32, Layers: 9, Heads: 2}
-	for _, test := range []struct {
+	for i, test := range []struct {
 		device    string
 		model     nn.GPT2Config
 		seq       int
@@ -25,6 +26,9 @@ func TestLargestBatch(t *testing.T) {
 		{"host:10MiB", small, 64, 0}, {"host:12MiB", small, 64, 0}, {"host:16MiB", small, 64, 4}, {"host:20MiB", small, 33, 0}, {"host:14MiB", small, 50, 2},
 		{"host:6MiB", deep, 32, 0}, {"host:8MiB", deep, 32, 9}, {"host:10MiB", deep, 17, 3}, {"null:12MiB", deep, 32, 1}, {"null:16MiB", small, 48, 0},
 	} {
+		if invariant.Enabled && i%4 > 0 { // checking them takes its time
+			continue
+		}
 		c := config(test.model, 1, test.seq)
 		dev, err := device.Open(test.device)
 		if err != nil {
