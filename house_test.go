@@ -34,7 +34,7 @@ var imports = map[string][]string{
 	"nn":                   {"tensor", "internal/safetensors"},
 	"data":                 {"internal/safetensors"},
 	"train":                {"nn", "tensor", "data", "alloc", "device", "trace", "internal/atomicfile", "internal/safetensors"},
-	"plan":                 {"train", "nn", "tensor", "alloc", "device", "trace", "internal/size"},
+	"plan":                 {"train", "alloc", "device", "internal/size"},
 	"cmd/headroom":         {"*"},
 	"device/devicetest":    {"device"},
 	"internal/story":       {},

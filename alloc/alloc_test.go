@@ -19,7 +19,13 @@ import (
 // open gives an allocator of a null device and a stream.
 func open(t testing.TB, capacity uint64, o Options) (*Allocator, device.Stream) {
 	t.Helper()
-	dev, err := device.OpenNull(device.NullOptions{Capacity: capacity, Virtual: true})
+	return openNull(t, device.NullOptions{Capacity: capacity, Virtual: true}, o)
+}
+
+// openNull gives an allocator of any null device and a stream.
+func openNull(t testing.TB, null device.NullOptions, o Options) (*Allocator, device.Stream) {
+	t.Helper()
+	dev, err := device.OpenNull(null)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,19 +14,7 @@ import (
 // openAlias opens a null device of 128 MiB that maps pages of 2 MiB twice.
 func openAlias(t testing.TB, o Options) (*Allocator, device.Stream) {
 	t.Helper()
-	dev, err := device.OpenNull(device.NullOptions{Capacity: 128 * mib, Virtual: true, Alias: true, Granularity: 2 * mib})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := New(dev, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := dev.NewStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a, s
+	return openNull(t, device.NullOptions{Capacity: 128 * mib, Virtual: true, Alias: true, Granularity: 2 * mib}, o)
 }
 
 // TestCompactLeavesSharedBlocks: another stream may still write to them.

@@ -1,12 +1,10 @@
 package alloc
 
-import (
-	"context"
-)
+import "context"
 
 // planned is a plan that is being followed. Its pages have addresses of their
 // own, page i at base + i × page, in a pool that nobody else uses; they are
-// backed when a block first needs them, or by Reserve.
+// backed when a block first needs them, or at once as far as pages are free.
 type planned struct {
 	plan  *Plan
 	pool  *pool

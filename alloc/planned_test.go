@@ -12,15 +12,6 @@ import (
 	"github.com/headroom-go/headroom/trace"
 )
 
-// planDevice opens a null device with small pages that may be mapped twice.
-func planDevice(t testing.TB) device.Device {
-	dev, err := device.OpenNull(device.NullOptions{Capacity: 1 << 30, Virtual: true, Alias: true, Granularity: 64 << 10})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dev
-}
-
 // randomLifetimes gives a program of n requests.
 func randomLifetimes(r *rand.Rand, n int) []Lifetime {
 	list := make([]Lifetime, n)
@@ -155,17 +146,11 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// planAllocator opens an allocator of a null device with small pages that may
+// be mapped twice.
 func planAllocator(t testing.TB, o Options) (*Allocator, device.Stream) {
-	dev := planDevice(t)
-	a, err := New(dev, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := dev.NewStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a, s
+	t.Helper()
+	return openNull(t, device.NullOptions{Capacity: 1 << 30, Virtual: true, Alias: true, Granularity: 64 << 10}, o)
 }
 
 func closeAll(t testing.TB, a *Allocator, s device.Stream) {

@@ -42,13 +42,13 @@ type edges struct {
 	mirror bool
 }
 
-// stitch gives the best stitch for r, or nil where the device maps no page
-// twice, the request is too small for it, or its pool keeps to itself.
-func (v *virtual) stitch(r *request) *stitch {
+// stitch gives the best stitch for r, given the number of whole pages there
+// are, or nil where the device maps no page twice, the request is too small for
+// it, or its pool keeps to itself.
+func (v *virtual) stitch(r *request, whole int) *stitch {
 	if !v.alias || r.pool.small || r.pool.private {
 		return nil
 	}
-	whole := v.wholePages()
 	s := v.tight(r.size)
 	if s.shutIn > shutInMost*v.a.page/8 {
 		if loose := v.loose(r.size); loose.whole <= whole {

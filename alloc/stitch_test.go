@@ -155,7 +155,7 @@ func (c *chart) stitchIsBest(t *testing.T, size uint64) int {
 	if n := int(roundUp(size-min(size, largest), c.page) / c.page); shutIn > c.page*3/8 && n <= c.whole {
 		least, shutIn, isLoose = n, 0, 1
 	}
-	s := c.v.stitch(&request{size: size, align: unit, pool: c.v.a.pools[1]})
+	s := c.v.stitch(&request{size: size, align: unit, pool: c.v.a.pools[1]}, c.v.wholePages())
 	if s.whole != least || s.shutIn != shutIn || s.created != max(0, least-c.whole) || s.head.size()+s.tail.size()+uint64(s.whole)*c.page < size {
 		t.Fatalf("stitch for %d is %+v, want %d of %d whole pages, %d bytes shut in", size, s, least, c.whole, shutIn)
 	}
@@ -170,7 +170,7 @@ func (c *chart) placeIsBest(t *testing.T, size uint64) {
 		return // no place is looked for
 	}
 	c.v.mirror = false
-	got, err := c.v.place(&r)
+	got, err := c.v.place(&r, c.v.wholePages())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,17 +229,5 @@ func (c *chart) blocksAreFound(t *testing.T, r *rand.Rand) {
 // aliased opens an allocator whose device maps pages of 1 MiB twice.
 func aliased(t *testing.T, o Options) (*Allocator, device.Stream) {
 	t.Helper()
-	dev, err := device.OpenNull(device.NullOptions{Capacity: 64 * mib, Virtual: true, Alias: true, Granularity: mib})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := New(dev, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := dev.NewStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a, s
+	return openNull(t, device.NullOptions{Capacity: 64 * mib, Virtual: true, Alias: true, Granularity: mib}, o)
 }

@@ -20,6 +20,7 @@
 package alloc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -206,13 +207,12 @@ func (v *virtual) drop(most int) error {
 			idle = append(idle, w)
 		}
 	}
-	slices.SortFunc(idle, func(x, y *view) int { return int(x.number) - int(y.number) })
+	slices.SortFunc(idle, func(x, y *view) int { return cmp.Compare(x.number, y.number) })
 	for _, w := range idle {
 		if v.a.views.pages <= most {
 			break
 		}
-		v.a.sync(w.block.uses)
-		if err := v.unmap(w); err != nil {
+		if err := v.retire(w); err != nil {
 			return err
 		}
 	}
@@ -228,12 +228,17 @@ func (v *virtual) hide(p *page) error {
 		}
 	}
 	for _, w := range shown {
-		v.a.sync(w.block.uses)
-		if err := v.unmap(w); err != nil {
+		if err := v.retire(w); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// retire ends an idle view once the work on it is done.
+func (v *virtual) retire(w *view) error {
+	v.a.sync(w.block.uses)
+	return v.unmap(w)
 }
 
 // unmap ends a view.

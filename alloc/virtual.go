@@ -90,11 +90,12 @@ func (v *virtual) grow(r request) (*Block, error) {
 // growOnce backs a place for r, or stitches one where that uses up fewer pages.
 func (v *virtual) growOnce(r request) (*Block, error) {
 	v.findEdges(r.pool)
-	s, err := v.place(&r)
+	whole := v.wholePages()
+	s, err := v.place(&r, whole)
 	if err != nil {
 		return nil, err
 	}
-	if st := v.stitch(&r); st != nil && v.prefer(st, &s) {
+	if st := v.stitch(&r, whole); st != nil && v.prefer(st, &s) {
 		if b, err := v.sew(&r, st); err == nil {
 			return b, nil
 		}
@@ -149,9 +150,9 @@ func (s *spot) block(addr uint64) *Block {
 	return b
 }
 
-// place gives the best spot for r, after reserving more addresses if there is none.
-func (v *virtual) place(r *request) (spot, error) {
-	whole := v.wholePages()
+// place gives the best spot for r, given the number of whole pages there are,
+// after reserving more addresses if there is none.
+func (v *virtual) place(r *request, whole int) (spot, error) {
 	best, found := spot{}, false
 	v.a.scratch = r.pool.holes.collect(v.a.scratch[:0], 0)
 	for _, hole := range v.a.scratch {
@@ -167,7 +168,7 @@ func (v *virtual) place(r *request) (spot, error) {
 	if err := v.reserve(r); err != nil {
 		return spot{}, err
 	}
-	return v.place(r)
+	return v.place(r, whole)
 }
 
 // reserve adds a segment of unbacked addresses that r fits into.
@@ -256,8 +257,8 @@ func pages(from, to, page uint64) int {
 	return int((to - from) / page)
 }
 
-// findDonors lists the whole pages of free blocks outside the pages of a spot, those
-// of the smallest blocks first.
+// findDonors lists the whole pages of free blocks outside the pages of a spot,
+// those of the smallest blocks first.
 func (v *virtual) findDonors(s *spot) {
 	free := v.a.scratch[:0]
 	for _, p := range v.a.pools {
@@ -306,6 +307,7 @@ func (v *virtual) create(n int) (made []*page, err error) {
 // destroy gives those of the pages that are spare back to the device. Idle
 // views that show one are unmapped.
 func (v *virtual) destroy(pages []*page) error {
+	defer func() { v.spare = slices.DeleteFunc(v.spare, func(p *page) bool { return p.handle == 0 }) }()
 	for _, p := range pages {
 		if p.seg != nil {
 			continue
@@ -318,7 +320,7 @@ func (v *virtual) destroy(pages []*page) error {
 		if err := v.a.dev.Destroy(p.handle); err != nil {
 			return err
 		}
-		v.spare = slices.DeleteFunc(v.spare, func(q *page) bool { return q == p })
+		p.handle = 0
 		v.a.stats.Reserved -= v.a.page
 		v.a.stats.Destroys++
 	}

@@ -35,7 +35,7 @@ type step struct {
 func NewOptimizer(params []*Parameter, r Rule) *Optimizer {
 	o := &Optimizer{Rule: r, params: unique(params)}
 	for _, p := range o.params {
-		o.states = append(o.states, newStates(p.Tensor, len(r.states())))
+		o.states = append(o.states, tensor.NewStates(p.Tensor, len(r.states())))
 	}
 	return o
 }

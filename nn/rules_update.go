@@ -2,9 +2,6 @@ package nn
 
 import "github.com/headroom-go/headroom/tensor"
 
-// newStates gives n arrays of p's shape, at zero, counted as optimizer state.
-func newStates(p *tensor.Tensor, n int) []*tensor.Tensor { return tensor.NewStates(p, n) }
-
 func (o SGDOptions) update(p *tensor.Tensor, states []*tensor.Tensor, u step) {
 	rule := tensor.UpdateSGD
 	switch {

@@ -1,6 +1,9 @@
 package tensor
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // Kept is one value that a graph keeps for backward.
 type Kept struct {
@@ -76,6 +79,6 @@ func graphOf(n *node) []*node {
 		}
 	}
 	visit(n)
-	slices.SortFunc(list, func(x, y *node) int { return int(x.number) - int(y.number) })
+	slices.SortFunc(list, func(x, y *node) int { return cmp.Compare(x.number, y.number) })
 	return list
 }

@@ -12,24 +12,12 @@ type Moments struct{ Mean, Square *Tensor }
 // AdamWParams are the numbers of one step.
 type AdamWParams = kernel.AdamWParams
 
-// NewMoments gives the moments of p, at zero.
-func NewMoments(p *Tensor) *Moments {
-	m := &Moments{p.rt.Empty(Float32, trace.OptimizerState, p.shape...), p.rt.Empty(Float32, trace.OptimizerState, p.shape...)}
-	for _, t := range []*Tensor{m.Mean, m.Square} {
-		kernel.Fill(p.rt.stream, t.ptr(), t.Len(), 0)
-	}
-	return m
-}
-
 // AdamW updates p from its gradient, multiplied by scale (one element; nil for
 // 1), in one pass over the four arrays.
 func (m *Moments) AdamW(p, scale *Tensor, params AdamWParams) {
 	p.st.version++
 	kernel.AdamW(p.rt.stream, p.Len(), p.ptr(), p.Grad().ptr(), m.Mean.ptr(), m.Square.ptr(), address(scale), params)
 }
-
-// Release frees both moments.
-func (m *Moments) Release() { releaseAll(m.Mean, m.Square) }
 
 // ClipScale gives the norm of all elements of ts together and
 // min(1, limit/(norm + 1e-6)), or 1 for a limit of 0; both are single elements.
