@@ -82,7 +82,7 @@ func runIn(t *testing.T, dir string, c train.Config, s train.Strategy) *train.Ru
 			t.Error(err)
 		}
 	})
-	return &train.Run{Trainer: tr, Batches: batches(t, c), Dir: dir}
+	return &train.Run{Trainer: tr, Feed: train.Text(batches(t, c)), Dir: dir}
 }
 
 // losses runs r to its end and returns the loss of every step.
