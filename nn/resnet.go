@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -43,7 +44,9 @@ func LookupResNet(name string) (ResNetConfig, error) {
 
 // ResNetNames lists the models known by name, the smallest first.
 func ResNetNames() []string {
-	return slices.SortedFunc(maps.Keys(resNetConfigs), func(a, b string) int { return resNetConfigs[a].Blocks() - resNetConfigs[b].Blocks() })
+	return slices.SortedFunc(maps.Keys(resNetConfigs), func(a, b string) int {
+		return cmp.Or(resNetConfigs[a].Blocks()-resNetConfigs[b].Blocks(), strings.Compare(a, b))
+	})
 }
 
 // Blocks is the number of blocks of all stages.
