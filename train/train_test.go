@@ -310,7 +310,9 @@ func stepAll(t *testing.T, tr *train.Trainer, c train.Config, mend func()) (loss
 	b := batches(t, c)
 	x, y := make([]int32, c.Batch*c.Seq), make([]int32, c.Batch*c.Seq)
 	for range c.Schedule.Steps {
-		b.Next(x, y)
+		if err := b.Next(x, y); err != nil {
+			t.Fatal(err)
+		}
 		r, err := tr.Step(x, y)
 		if err != nil {
 			if failures++; !errors.Is(err, device.ErrOutOfMemory) {

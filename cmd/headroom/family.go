@@ -28,7 +28,7 @@ func families() []family {
 		{nn.GPT2Names(), train.NextToken, setGPT2, 32, 256, 40, 10, 1e-3, "adamw"},
 		{nn.BERTNames(), train.Hidden, setBERT, 32, 128, 200, 20, 1e-3, "adamw"},
 		{nn.BERTNames(), train.Classes, setBERT, 16, 256, 100, 10, 1e-4, "adamw"},
-		{nn.ResNetNames(), train.Classes, setResNet, 128, 0, 938, 50, 0.1, "sgd"},
+		{nn.ResNetNames(), train.Classes, setResNet, 128, 0, 469, 50, 0.1, "sgd"},
 		{nn.MoENames(), train.NextToken, setMoE, 32, 256, 40, 10, 1e-3, "adamw"},
 	}
 }

@@ -170,7 +170,10 @@ func (f *trainFlags) configureResume(stderr io.Writer) (train.Config, *train.Che
 		fmt.Fprintf(stderr, "longer  the run has %d steps now instead of %d: from step %d on the learning rate is that of the longer one\n", f.steps, before, cp.State.Step+1)
 	}
 	if !f.changed("model") {
-		f.model, f.task = cp.State.Config.Model, string(cp.State.Config.Task)
+		f.model = cp.State.Config.Model
+		if !f.changed("task") {
+			f.task = string(cp.State.Config.Task)
+		}
 	}
 	asked, err := f.overlay(cp.State.Config, f.changed)
 	if err == nil {
@@ -197,7 +200,7 @@ func (f *trainFlags) overlay(base train.Config, use func(flag string) bool) (tra
 	}
 	c.Seed = f.seed
 	c.Schedule = f.schedule(family)
-	if use("model") && (c.Model != base.Model || c.Task != base.Task) {
+	if (use("model") || use("task")) && (c.Model != base.Model || c.Task != base.Task) {
 		base.Model, base.Task, base.GPT2, base.BERT, base.ResNet, base.MoE = c.Model, c.Task, c.GPT2, c.BERT, c.ResNet, c.MoE
 		base.Image, base.Labels = c.Image, c.Labels
 	}
