@@ -19,7 +19,7 @@ func Checkpoint(x *Tensor, f func(*Tensor) *Tensor) *Tensor {
 		return f(x)
 	}
 	c := &checkpoint{rt: rt, f: f, draws: rt.draws, seed: rt.seed, needsGrad: x.NeedsGrad(), source: x.node}
-	c.input = (&node{name: "checkpoint"}).save(x)
+	c.input = keepInput(x)
 	var y *Tensor
 	rt.WithSaver(c, func() { y = f(x) })
 	c.whole = true
@@ -27,6 +27,19 @@ func Checkpoint(x *Tensor, f func(*Tensor) *Tensor) *Tensor {
 		c.input.drop()
 	}
 	return y
+}
+
+// keepInput keeps x itself and not the recipe for it: that may need values of
+// the part before, whose second run asks for its own input, and so on to the
+// first part, so that all parts would be held at once.
+func keepInput(x *Tensor) *saved {
+	s := &saved{by: "checkpoint", st: x.st, version: x.st.version}
+	if saver := x.rt.saver; saver != nil && !x.st.persistent {
+		s.packed = saver.Pack(x)
+	} else {
+		s.plain = x.Detach()
+	}
+	return s
 }
 
 // checkpoint is the Saver of one Checkpoint: in the first run it counts the
