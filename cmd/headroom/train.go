@@ -266,7 +266,7 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	if err := f.findBatch(ctx, dev.Info(), &c, stderr); err != nil {
 		return train.Summary{}, err
 	}
-	feed, err := d.feed(ctx, c)
+	feed, err := d.feed(context.WithoutCancel(ctx), c) // an interrupted run finishes its step
 	if err != nil {
 		return train.Summary{}, err
 	}
