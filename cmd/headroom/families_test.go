@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -119,8 +118,7 @@ func TestFamilies(t *testing.T) {
 			if tested := s.TestSamples > 0; tested != (name != "npy") || (s.ValidationLoss > 0) != (name == "tokens" || name == "masked") {
 				t.Errorf("summary %+v", s)
 			}
-			again := append(args, "train", "--out", out, "--resume", "--steps", "3")
-			status, _, stderr := headroom(append([]string{"train"}, slices.DeleteFunc(again, func(a string) bool { return a == "train" })...)...)
+			status, _, stderr := headroom(append([]string{"train", "--out", out, "--resume", "--steps", "3"}, args...)...)
 			if status != 0 || !strings.Contains(stderr, "from step 3 on the learning rate is that of the longer one") || summary(t, out).Steps != 3 {
 				t.Errorf("going on: status %d\n%s", status, stderr)
 			}
@@ -244,18 +242,20 @@ func TestBadFamilies(t *testing.T) {
 // TestOtherData: a run goes on only on the data that it began with.
 func TestOtherData(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
-	job := []string{"train", "--model", "resnet-mini", "--batch", "8", "--steps", "2", "--out", out}
-	if status, _, stderr := headroom(append(job, "--data", images(t))...); status != 0 {
+	job := func(data string, more ...string) []string {
+		return append([]string{"train", "--model", "resnet-mini", "--batch", "8", "--out", out, "--data", data}, more...)
+	}
+	if status, _, stderr := headroom(job(images(t), "--steps", "2")...); status != 0 {
 		t.Fatal(stderr)
 	}
 	other := images(t)
 	put(t, filepath.Join(other, "train-labels-idx1-ubyte"), append([]byte{0, 0, 8, 1, 0, 0, 0, 64, 7}, make([]byte, 63)...))
-	status, _, stderr := headroom(append(job[:len(job)-4:len(job)-4], "--out", out, "--resume", "--steps", "3", "--data", other)...)
+	status, _, stderr := headroom(job(other, "--resume", "--steps", "3")...)
 	if status != 2 || !strings.Contains(stderr, "resnet.num_classes: 2 in the checkpoint, 8 asked") {
 		t.Errorf("more classes: status %d, %s", status, stderr)
 	}
 	put(t, filepath.Join(other, "train-labels-idx1-ubyte"), append([]byte{0, 0, 8, 1, 0, 0, 0, 64, 1}, make([]byte, 63)...))
-	status, _, stderr = headroom(append(job[:len(job)-4:len(job)-4], "--out", out, "--resume", "--steps", "3", "--data", other)...)
+	status, _, stderr = headroom(job(other, "--resume", "--steps", "3")...)
 	if status != 1 || !strings.Contains(stderr, "cannot resume on other data") {
 		t.Errorf("other labels: status %d, %s", status, stderr)
 	}
