@@ -29,7 +29,7 @@ func families() []family {
 		{nn.BERTNames(), train.Hidden, setBERT, 32, 128, 200, 20, 1e-3, "adamw"},
 		{nn.BERTNames(), train.Classes, setBERT, 16, 256, 100, 10, 1e-4, "adamw"},
 		{nn.ResNetNames(), train.Classes, setResNet, 128, 0, 469, 50, 0.1, "sgd"},
-		{nn.MoENames(), train.NextToken, setMoE, 32, 256, 40, 10, 1e-3, "adamw"},
+		{nn.MoENames(), train.NextToken, setMoE, 8, 256, 100, 10, 1e-3, "adamw"},
 	}
 }
 
