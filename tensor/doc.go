@@ -30,14 +30,16 @@
 //
 // # What is saved
 //
-// A value is saved in one of three ways:
+// A value is saved in one of four ways:
 //
 //   - as a handle, which is the plain case;
 //   - by its recipe: results of normalisations, GELU, ReLU and SiLU are cheap to
 //     make again from what their own node saves, so that a consumer saves the
 //     node instead of the value, and nothing is kept twice;
-//   - packed by the Saver in force, the one hook for recompute (Checkpoint),
-//     offload and low precision.
+//   - packed by the Saver in force, a hook for programs (Checkpoint is one);
+//   - under a Schedule, by the home of its storage, which keeps it, makes it again
+//     or fetches it from outside the device, as a planner has chosen from a
+//     Record of the program (wait.go).
 //
 // A saved value remembers its storage's version. An operation in place
 // between save and use is found and named.

@@ -61,6 +61,7 @@ func Div(a, b *Tensor) *Tensor {
 func Scale(x *Tensor, factor float32) *Tensor {
 	rt := x.rt
 	n := rt.node("scale", x)
+	n.remake(func(in []*Tensor) *Tensor { return Scale(in[0], factor) }, x)
 	d := x.contiguous()
 	defer d.Release()
 	out := rt.Empty(Float32, trace.Activation, x.shape...)
@@ -94,6 +95,7 @@ func binary(name string, op kernel.BinaryOp, a, b *Tensor, back func(n *node, g 
 
 func binarySaving(name string, op kernel.BinaryOp, a, b *Tensor, save func(n *node), back func(n *node, g *Tensor)) *Tensor {
 	n := a.rt.node(name, a, b)
+	n.remake(func(in []*Tensor) *Tensor { return plain(op, in[0], in[1]) }, a, b)
 	if n != nil {
 		save(n)
 	}
@@ -159,6 +161,8 @@ func recorded(name string, op kernel.UnaryOp, cheap bool, x *Tensor) *Tensor {
 	s := n.save(x)
 	if cheap {
 		n.again = func() *Tensor { return unaryOver(op, s.get()) }
+	} else {
+		n.remake(func(in []*Tensor) *Tensor { return unary(op, in[0]) }, x)
 	}
 	return n.bindUnary(op, s, unary(op, x))
 }
@@ -238,6 +242,7 @@ func RSqrt(x *Tensor) *Tensor { return recorded("rsqrt", kernel.RSqrt, false, x)
 func Clamp(x *Tensor, least, most float32) *Tensor {
 	rt := x.rt
 	n := rt.node("clamp", x)
+	n.remake(func(in []*Tensor) *Tensor { return Clamp(in[0], least, most) }, x)
 	var s *saved
 	if n != nil {
 		s = n.save(x)

@@ -72,6 +72,7 @@ func Embedding(w, index *Tensor) *Tensor {
 	}
 	rt, rows, width := w.rt, w.shape[0], w.shape[1]
 	n := rt.node("embedding", w)
+	n.remake(func(in []*Tensor) *Tensor { return Embedding(in[0], in[1]) }, w, index)
 	var s *saved
 	if n != nil {
 		s = n.save(index)

@@ -23,7 +23,10 @@ type Runtime struct {
 	draws  uint64 // seeds drawn since SetSeed
 	nodes  uint64 // nodes made so far
 
-	unbound *node // begun, and without its result yet
+	unbound *node    // begun, and without its result yet
+	waiting *waiting // the Schedule or Record in force; nil for none
+	store   Store
+	side    device.Stream // of copies to and from the store
 
 	handles Tensor // head of the ring of unreleased handles, oldest first
 	serial  uint64 // of the newest handle

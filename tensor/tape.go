@@ -80,6 +80,9 @@ type node struct {
 	saved    []*saved
 	backward func(g *Tensor) // g is the result's gradient, dense; the caller releases it
 	again    func() *Tensor  // makes the result again from saved values; nil if that is dear
+	remade   func() *Tensor  // makes it again under a Schedule; nil where none asks for it
+	wait     *Wait           // how the result waits; nil where no Schedule says so
+	op       int             // in the Record in the making
 	result   slot
 	queued   bool
 }
@@ -115,6 +118,9 @@ func (rt *Runtime) viewNode(name string, inputs ...*Tensor) *node {
 		n.inputs[i] = edgeTo(t)
 	}
 	rt.unbound = n
+	if w := rt.waiting; w != nil && rt.saver == nil && !rt.rerun {
+		w.enter(n)
+	}
 	return n
 }
 
@@ -145,6 +151,7 @@ func (n *node) bind(out *Tensor, backward func(g *Tensor)) *Tensor {
 	n.backward = backward
 	out.rt.unbound = nil
 	n.result = slot{rt: out.rt, shape: out.shape, purpose: trace.Activation}
+	n.owns(out)
 	n.refs++
 	out.node = n
 	return out
@@ -189,7 +196,7 @@ func (n *node) end() {
 		s.drop()
 	}
 	inputs := n.inputs
-	n.saved, n.inputs, n.again = nil, nil, nil
+	n.saved, n.inputs, n.again, n.remade = nil, nil, nil, nil
 	n.result.clear()
 	for _, e := range inputs {
 		if e.node != nil {
@@ -236,6 +243,9 @@ func (rt *Runtime) run(root *node) {
 func (n *node) step(ready *nodeHeap) {
 	if n.backward == nil {
 		fail("backward through %s a second time: what it saved is gone", n.name)
+	}
+	if w := n.result.rt.waiting; w != nil {
+		w.stepBack(n)
 	}
 	g := n.result.take()
 	n.backward(g)
