@@ -1,38 +1,54 @@
 package tensor
 
-import "math"
+import (
+	"cmp"
+	"math"
+	"slices"
+)
 
-// Record is what a planner needs to know of a program: its operations and the
-// values that wait between them, as it ran on this runtime's device.
+// Record is what a planner needs to know of a program: its operations, the
+// values that wait between them and the other memory that lives meanwhile, as
+// it ran on this runtime's device. Operations are known by their place in Ops.
 //
-//	memory during an operation ≤ Base + Σ Bytes of the values that are there
+//	memory during an operation ≤ Start + its Workspace
+//	    + Σ Bytes of the values that are there + Σ Bytes of Others made, held or freed
 type Record struct {
 	Ops    []RecordedOp    // forward in the order of the program, then backward as it came
 	Values []RecordedValue // the results that can wait under a Schedule
+	Others []RecordedOther // memory that lives for more than one operation
+	Start  int64           // bytes that were live before
 
 	rt     *Runtime
-	base   int64         // bytes now of all but Values
-	events []memoryEvent // of the operation in progress
-	begun  func(op int)  // told of every operation before it runs
+	base   int64               // bytes now of all but Values
+	most   []int64             // of base during each operation
+	events []memoryEvent       // of the operation in progress
+	alive  map[*storage]int    // memory that is no value's: the operation that made it
+	begun  func(operation int) // told of every operation before it runs
 }
 
 // RecordedOp is one operation, forward or backward.
 type RecordedOp struct {
-	Name   string
-	Node   int   // number of its Wait in a Schedule
-	Back   bool  // it is the backward of Node
-	Base   int64 // most bytes at a time during it, of all but Values
-	Reads  []int // backward: the values that it reads of those that waited, in order
-	Remade bool  // forward: the result can be made again …
-	From   []int // … from these values, in order, and from memory that lives anyway
+	Name      string
+	Node      int   // number of its Wait in a Schedule
+	Back      bool  // it is the backward of Node
+	Workspace int64 // bytes that it takes and gives back
+	Reads     []int // backward: the values that it reads of those that waited, in order
+	Remade    bool  // forward: the result can be made again …
+	From      []int // … from these values, in order, and from memory that lives anyway
 }
 
 // RecordedValue is the result of an operation.
 type RecordedValue struct {
-	Op    int   // in Ops, that made it
+	Op    int   // that made it
 	Bytes int64 // of its block
 	Freed int   // the operation during which the program let it go
 	Saved bool  // somebody reads it in backward
+}
+
+// RecordedOther is memory that no Schedule moves.
+type RecordedOther struct {
+	Bytes       int64
+	Made, Freed int // operations; Freed is len(Ops) for what is left at the end
 }
 
 type memoryEvent struct {
@@ -44,11 +60,11 @@ type memoryEvent struct {
 // it did. Values wait as without a Schedule. begun, if not nil, is told the
 // number of every operation before it runs.
 func (rt *Runtime) Record(begun func(op int), f func()) *Record {
-	r := &Record{rt: rt, begun: begun, base: int64(rt.mem.Stats().Live)}
+	r := &Record{rt: rt, begun: begun, Start: int64(rt.mem.Stats().Live), alive: map[*storage]int{}}
 	defer func(w *waiting) { rt.waiting = w }(rt.waiting)
 	rt.waiting = &waiting{record: r}
 	f()
-	r.settle()
+	r.finish()
 	return r
 }
 
@@ -79,17 +95,49 @@ func (r *Record) enter(op RecordedOp) int {
 // settle ends the operation in progress: only now it is known which of the
 // memory taken is a value's.
 func (r *Record) settle() {
+	now := len(r.Ops) - 1
 	most := r.base
 	for _, e := range r.events {
-		if e.st.home == nil {
-			r.base += e.bytes
-			most = max(most, r.base)
+		if e.st.home != nil {
+			continue
+		}
+		r.base += e.bytes
+		most = max(most, r.base)
+		if e.bytes > 0 {
+			r.alive[e.st] = max(now, 0)
+		} else if made, ok := r.alive[e.st]; ok {
+			delete(r.alive, e.st)
+			if made < now {
+				r.Others = append(r.Others, RecordedOther{-e.bytes, made, now})
+			}
 		}
 	}
 	r.events = r.events[:0]
-	if n := len(r.Ops); n > 0 {
-		r.Ops[n-1].Base = most
+	if now >= 0 {
+		r.most = append(r.most, most)
 	}
+}
+
+// finish enters what is left, and finds the workspaces.
+func (r *Record) finish() {
+	r.settle()
+	for st, made := range r.alive {
+		r.Others = append(r.Others, RecordedOther{st.bytes(), made, len(r.Ops)})
+	}
+	slices.SortFunc(r.Others, func(a, b RecordedOther) int {
+		return cmp.Or(cmp.Compare(a.Made, b.Made), cmp.Compare(a.Freed, b.Freed), cmp.Compare(a.Bytes, b.Bytes))
+	})
+	others := make([]int64, len(r.Ops)+2)
+	for _, o := range r.Others {
+		others[o.Made] += o.Bytes
+		others[o.Freed+1] -= o.Bytes
+	}
+	sum := int64(0)
+	for i := range r.Ops {
+		sum += others[i]
+		r.Ops[i].Workspace = max(0, r.most[i]-sum)
+	}
+	r.alive, r.events, r.most = nil, nil, nil
 }
 
 // took enters memory that st takes (bytes > 0) or gives back.

@@ -222,7 +222,12 @@ func peakOf(r *tensor.Record, keep func(value int) bool) (most int64) {
 		}
 	}
 	for at, op := range r.Ops {
-		sum := op.Base
+		sum := r.Start + op.Workspace
+		for _, o := range r.Others {
+			if o.Made <= at && at <= o.Freed {
+				sum += o.Bytes
+			}
+		}
 		for i, v := range r.Values {
 			if v.Op <= at && at <= last[i] {
 				sum += v.Bytes
