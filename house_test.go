@@ -28,6 +28,7 @@ var imports = map[string][]string{
 	"internal/placement":   {},
 	"alloc":                {"device", "trace", "internal/placement", "internal/invariant", "internal/size"},
 	"internal/kernel":      {"device", "internal/invariant"},
+	"internal/spill":       {"device", "internal/size"},
 	"share":                {"alloc", "device", "internal/size"},
 	"inspect":              {"trace", "alloc", "device", "internal/size"},
 	"tensor":               {"alloc", "device", "trace", "internal/kernel", "internal/invariant"},
