@@ -157,14 +157,14 @@ func (r *Record) dropped(st *storage) {
 		r.took(st, -st.bytes())
 	}
 	if h := st.home; h != nil && !h.asked && (st.refs == 0 || st.refs == 1 && h.value != nil) {
-		r.Values[h.place].Freed = len(r.Ops) - 1 // the program holds it no longer
+		r.Values[h.number].Freed = len(r.Ops) - 1 // the program holds it no longer
 	}
 }
 
 // read enters that the operation in progress reads h's value.
 func (r *Record) read(h *home) {
 	op := &r.Ops[len(r.Ops)-1]
-	op.Reads = append(op.Reads, h.place)
+	op.Reads = append(op.Reads, h.number)
 	h.asked = true
 }
 
@@ -185,7 +185,7 @@ func sourcesOf(t *Tensor) []int {
 		return t.node.sources()
 	}
 	if h := t.st.home; h != nil {
-		return []int{h.place}
+		return []int{h.number}
 	}
 	return nil
 }
@@ -197,7 +197,7 @@ func (n *node) sources() (values []int) {
 		case s.recipe != nil:
 			values = append(values, s.recipe.sources()...)
 		case s.home != nil:
-			values = append(values, s.home.place)
+			values = append(values, s.home.number)
 		}
 	}
 	return values

@@ -25,6 +25,7 @@ type saved struct {
 	packed  Packed   // in a Saver's charge
 	recipe  *node    // makes the value again
 	home    *home    // where it waits under a Schedule …
+	weak    bool     // … asked only where something else is made again
 	own     bool     // … which is the result of the operation that saved it
 	view    *Tensor  // … seen so: shape, strides and offset of a handle that is no more
 	st      *storage // that the value was in when it was saved,

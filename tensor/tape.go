@@ -83,6 +83,8 @@ type node struct {
 	remade   func() *Tensor  // makes it again under a Schedule; nil where none asks for it
 	wait     *Wait           // how the result waits; nil where no Schedule says so
 	op       int             // in the Record in the making
+	place    int             // among the operations under the Schedule
+	weak     bool            // what is saved now is for making the result again, if need be
 	result   slot
 	queued   bool
 }

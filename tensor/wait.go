@@ -1,6 +1,10 @@
 package tensor
 
-import "github.com/headroom-go/headroom/internal/invariant"
+import (
+	"math"
+
+	"github.com/headroom-go/headroom/internal/invariant"
+)
 
 // How values wait for backward.
 //
@@ -13,6 +17,8 @@ import "github.com/headroom-go/headroom/internal/invariant"
 //	Reads [0 3 2]  let go at once; made again for the first read and kept for
 //	               three; made again for the fourth and kept for two
 //
+// A copy behind the last in the list is kept until nobody can ask for it.
+//
 // A value is made again by running its operation on the values that it read
 // (node.remake), which may have to be made again first. These reads count like
 // those of backward. So a Schedule composes recompute at every grain: single
@@ -23,7 +29,11 @@ import "github.com/headroom-go/headroom/internal/invariant"
 
 // Schedule says how the results of a program's operations wait for backward.
 type Schedule struct {
-	Waits []Wait // of the operations that are recorded, in their order
+	Waits []Wait `json:"waits"` // of the operations that are recorded, in their order
+
+	// Online lets values go besides, when the allocator has no memory left
+	// (evict.go).
+	Online bool `json:"online,omitempty"`
 }
 
 // Wait is how the result of one operation waits. A Wait without Reads leaves
@@ -33,39 +43,52 @@ type Wait struct {
 	Reads []int  `json:"reads,omitempty"` // that each copy serves, first those of the original after forward
 	Away  bool   `json:"away,omitempty"`  // later copies are fetched from the Store, not made again
 	Fetch []int  `json:"fetch,omitempty"` // for each later copy the number of backward's operation, 0 the first, before which it is fetched
+
+	Seconds float64 `json:"seconds,omitempty"` // that the operation takes, as far as is known
 }
 
 // Follow runs f, which computes one result and its gradients, with values
 // waiting as s says.
 func (rt *Runtime) Follow(s *Schedule, f func()) {
 	defer func(w *waiting) { rt.waiting = w }(rt.waiting)
-	rt.waiting = &waiting{waits: s.Waits, fetches: map[int][]*home{}}
+	rt.waiting = &waiting{waits: s.Waits, online: s.Online, fetches: map[int][]*home{}}
+	if s.Online {
+		defer rt.mem.OnShortage(rt.waiting.evict)()
+	}
 	f()
 }
 
 // waiting is a program that runs under a Schedule or a Record.
 type waiting struct {
 	waits   []Wait
+	online  bool
 	record  *Record // nil under a Schedule
 	ops     int     // recorded so far
 	back    int     // operations that backward has come to
 	fetches map[int][]*home
+
+	place     int     // of the operation in progress, among the recorded ones
+	evictable []*home // that have had a copy, under Online
 }
 
 // enter gives a new node its place in the program.
 func (w *waiting) enter(n *node) {
 	at := w.ops
 	w.ops++
+	w.place, n.place = at, at
 	switch {
 	case w.record != nil:
 		n.wait = w.record.forward(n, at)
 	case at < len(w.waits) && w.waits[at].Op == n.name && w.waits[at].Reads != nil:
 		n.wait = &w.waits[at]
+	case w.online:
+		n.wait = heldThroughout(n.name)
 	}
 }
 
 // stepBack is told of every operation before its backward runs.
 func (w *waiting) stepBack(n *node) {
+	w.place = n.place
 	if w.record != nil {
 		w.record.backward(n)
 	}
@@ -94,8 +117,10 @@ func (rt *Runtime) recorder() *Record {
 
 // home is where those who saved the result of an operation find it again.
 //
-//	readers  = saved values that may still ask
-//	value    is there while left > 0, and where no copy can be made again
+//	readers ≥ asking  saved values that may still ask; without those that only
+//	                  something made again would ask
+//	value             is there while left > 0 and asking > 0, unless it was evicted,
+//	                  and always where no copy can be made again
 type home struct {
 	maker   *node
 	shape   []int
@@ -104,9 +129,12 @@ type home struct {
 	copies  int     // so far, the original counted
 	left    int     // reads that the present copy still serves
 	readers int
+	asking  int
+	reader  int     // place of the last operation whose backward asks
 	away    *parcel // the copy outside the device
-	place   int     // the value's in the Record, if there is one
+	number  int     // in the Record, if there is one
 	asked   bool    // a Record has seen a read
+	listed  bool    // among those that can be evicted
 	check   *digest // of the original, where invariants are checked
 }
 
@@ -119,24 +147,28 @@ func (n *node) owns(out *Tensor) {
 	}
 	st.home = &home{maker: n, shape: out.shape, dtype: out.dtype}
 	if r := out.rt.recorder(); r != nil {
-		st.home.place = r.value(n, out)
+		st.home.number = r.value(n, out)
 	}
 }
 
 // join enters one more reader, who saves t, the original or a view of it. With
-// the first one it is decided what becomes of the original.
-func (h *home) join(t *Tensor) {
-	if h.readers++; h.copies > 0 {
+// the first one who will ask it is decided what becomes of the original.
+func (h *home) join(t *Tensor, weak bool) {
+	if h.readers++; weak && h.returns() {
 		return
 	}
-	if r := t.rt.recorder(); r != nil {
-		r.Values[h.place].Saved = true
+	if h.asking++; h.copies > 0 {
+		return
 	}
 	h.copies = 1
+	rt := t.rt
+	if r := rt.recorder(); r != nil {
+		r.Values[h.number].Saved = true
+	}
 	whole := t.view(h.shape, denseStrides(h.shape), 0)
 	if h.maker.wait.Away {
-		if h.away = t.rt.send(whole); h.away != nil {
-			t.rt.waiting.fetch(h)
+		if h.away = rt.send(whole); h.away != nil {
+			rt.waiting.fetch(h)
 		}
 	}
 	if invariant.Enabled && h.returns() {
@@ -144,6 +176,7 @@ func (h *home) join(t *Tensor) {
 	}
 	if h.left = h.maker.wait.Reads[0]; h.left > 0 || !h.returns() {
 		h.value = whole
+		rt.waiting.enterEvictable(h)
 		return
 	}
 	whole.drop()
@@ -179,11 +212,14 @@ func (h *home) bring() {
 		h.value = h.maker.remade()
 		h.check.compare(h.maker.name, h.value)
 	}
-	h.left = 1
+	h.left = math.MaxInt
 	if reads := h.maker.wait.Reads; h.copies < len(reads) {
 		h.left = reads[h.copies]
 	}
 	h.copies++
+	if w := h.value.rt.waiting; w != nil {
+		w.enterEvictable(h)
+	}
 }
 
 func (h *home) letGo() {
@@ -194,12 +230,15 @@ func (h *home) letGo() {
 }
 
 // leave ends what one reader may ask; after the last one nothing is kept.
-func (h *home) leave() {
-	if h.readers--; h.readers > 0 {
-		return
+func (h *home) leave(weak bool) {
+	h.readers--
+	if !weak {
+		h.asking--
 	}
-	h.letGo()
-	if h.away != nil {
+	if h.readers == 0 || h.asking == 0 && h.returns() {
+		h.letGo()
+	}
+	if h.readers == 0 && h.away != nil {
 		h.away.end()
 		h.away = nil
 	}
@@ -218,15 +257,18 @@ func (n *node) remake(f func(in []*Tensor) *Tensor, inputs ...*Tensor) {
 		r.remake(n, inputs)
 		return
 	}
-	if n.wait.Away || len(n.wait.Reads) == 1 && n.wait.Reads[0] > 0 {
+	kept := len(n.wait.Reads) == 1 && n.wait.Reads[0] > 0
+	if n.wait.Away || kept && !rt.waiting.online {
 		return
 	}
+	n.weak = kept
 	saves := make([]*saved, len(inputs))
 	for i, t := range inputs {
 		if t != nil {
 			saves[i] = n.save(t)
 		}
 	}
+	n.weak = false
 	seed, draws := rt.seed, rt.draws
 	n.remade = func() (y *Tensor) {
 		in := make([]*Tensor, len(saves))
@@ -253,12 +295,15 @@ func (rt *Runtime) repeat(seed, draws uint64, f func()) {
 // operation saves doesn't hold the operation, which would then hold itself.
 func (n *node) saveHome(s *saved, t *Tensor) {
 	h := t.st.home
-	s.home, s.own = h, h.maker == n
+	s.home, s.own, s.weak = h, h.maker == n, n.weak
+	if !s.weak {
+		h.reader = n.place
+	}
 	s.view = &Tensor{shape: t.shape, strides: t.strides, offset: t.offset}
 	if !s.own {
 		h.maker.refs++
 	}
-	h.join(t)
+	h.join(t, s.weak)
 }
 
 // atHome gives a new handle on the value as it was saved.
@@ -270,7 +315,7 @@ func (s *saved) atHome() *Tensor {
 
 // leaveHome ends s's part in its home.
 func (s *saved) leaveHome() {
-	s.home.leave()
+	s.home.leave(s.weak)
 	if !s.own {
 		s.home.maker.unref()
 	}
