@@ -24,6 +24,10 @@ type Runtime struct {
 	nodes  uint64 // nodes made so far
 
 	unbound *node // begun, and without its result yet
+	retain  bool  // backward keeps the graph
+
+	observer Observer // nil: nobody looks
+	ranges   int      // open ones that the observer knows
 
 	handles Tensor // head of the ring of unreleased handles, oldest first
 	serial  uint64 // of the newest handle
@@ -124,12 +128,13 @@ func fail(format string, args ...any) { panic(failure{fmt.Errorf(format, args...
 // before.
 func (rt *Runtime) Try(f func()) (err error) {
 	mark := rt.Mark()
-	noGrad, saver := rt.noGrad, rt.saver
+	noGrad, saver, open := rt.noGrad, rt.saver, rt.ranges
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
 		case failure:
 			rt.setMode(noGrad, saver)
+			rt.endRanges(open)
 			rt.dropUnbound()
 			rt.Rewind(mark)
 			err = errors.Join(r.err, rt.Sync())
