@@ -224,7 +224,7 @@ func TestKept(t *testing.T) {
 		}
 	})
 	const rows = batch * seq
-	const perLayer = 10*rows*width + rows*heads + 4*rows // attention's sums; mean and deviation, twice
+	const perLayer = 10*rows*width + rows*heads + 4*rows                           // attention's sums; mean and deviation, twice
 	const want = 4 * (layers*perLayer + rows*width + 2*rows + rows*vocab + 2*rows) // … the logits, their sums, and the tokens, which are the targets, too
 	var operators, modules uint64
 	for _, r := range p.Operators {
