@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/headroom-go/headroom/internal/size"
@@ -15,8 +16,8 @@ import (
 )
 
 // The picture, in pixels. What is drawn inside the plot has the figures
-// themselves as coordinates, time to the right and bytes upwards: a transform
-// brings them to pixels.
+// themselves as coordinates, milliseconds to the right and KiB upwards (bytes
+// would be more than browsers draw): a transform brings them to pixels.
 const (
 	svgWidth, svgHeight = 1000, 480
 	plotLeft, plotRight = 84, 720
@@ -35,7 +36,7 @@ const svgStyle = `<style>
 .headroom-memory{--ink:#1a1a1a;--paper:#ffffff;--grid:#d0d0d0;--note:#e8e8e8;background:var(--paper);font:12px system-ui,sans-serif}
 @media (prefers-color-scheme:dark){.headroom-memory{--ink:#ececec;--paper:#161616;--grid:#404040;--note:#333333}}
 .headroom-memory text{fill:var(--ink)}
-.headroom-memory .area{stroke:var(--paper);stroke-width:.6;vector-effect:non-scaling-stroke}
+.headroom-memory .area{stroke:var(--paper);stroke-width:.4;vector-effect:non-scaling-stroke}
 .headroom-memory .reserved{fill:none;stroke:var(--ink);stroke-width:1.5;stroke-dasharray:5 3;vector-effect:non-scaling-stroke}
 .headroom-memory .grid{stroke:var(--grid);stroke-width:1}
 .headroom-memory .peak{stroke:var(--ink);stroke-width:1}
@@ -75,6 +76,7 @@ type picture struct {
 	from   int64
 	span   float64 // of the time axis
 	most   uint64  // the highest figure
+	height float64 // bytes that the plot has room for
 	top    float64 // of the plot
 	colour []string
 }
@@ -84,6 +86,7 @@ func newPicture(w io.Writer, h *History) *picture {
 	p.from = p.Time[0]
 	p.span = max(float64(p.Time[len(p.Time)-1])-float64(p.from), 1)
 	p.most = max(slices.Max(p.Reserved), p.live(p.Peak), 1)
+	p.height = 1.1 * float64(p.most)
 	p.lanes = lanesOf(h.notes(), p.from, p.Time[len(p.Time)-1])
 	p.top = float64(laneTop + len(p.lanes)*laneHeight + 8)
 	for i, name := range p.Parts {
@@ -143,7 +146,7 @@ func (p *picture) x(time int64) float64 {
 }
 
 func (p *picture) y(bytes uint64) float64 {
-	return plotBottom - float64(bytes)/float64(p.most)*(plotBottom-p.top)
+	return plotBottom - float64(bytes)/p.height*(plotBottom-p.top)
 }
 
 func (p *picture) head() {
@@ -183,41 +186,48 @@ func (p *picture) notes() {
 
 // areas draws the plot. Each moment lasts until the next.
 func (p *picture) areas() {
-	p.put("<g transform=\"translate(%d %d) scale(%g %g)\">\n", plotLeft, plotBottom, (plotRight-plotLeft)/p.span, -(plotBottom-p.top)/float64(p.most))
+	p.put("<g transform=\"translate(%d %d) scale(%g %g)\">\n", plotLeft, plotBottom, 1000*(plotRight-plotLeft)/p.span, -1024*(plotBottom-p.top)/p.height)
 	below := make([]uint64, len(p.Moments))
 	for k, name := range p.Parts {
 		above := make([]uint64, len(below))
 		for i := range above {
 			above[i] = below[i] + p.Bytes[k][i]
 		}
-		p.put("<path class=\"area\" fill=\"%s\" d=\"M0 %d%s", p.colour[k], above[0], p.steps(above))
+		p.put("<path class=\"area\" fill=\"%s\" d=\"M0 %s%s", p.colour[k], kib(above[0]), p.steps(above))
 		for i := len(below) - 1; i >= 0; i-- {
-			p.put("V%dH%d", below[i], p.since(i))
+			p.put("V%sH%s", kib(below[i]), p.since(i))
 		}
 		p.put("Z\"><title>%s</title></path>\n", plainText(name))
 		below = above
 	}
-	p.put("<path class=\"reserved\" d=\"M0 %d%s\"><title>reserved</title></path>\n</g>\n", p.Reserved[0], p.steps(p.Reserved))
+	p.put("<path class=\"reserved\" d=\"M0 %s%s\"><title>reserved</title></path>\n</g>\n", kib(p.Reserved[0]), p.steps(p.Reserved))
 	x := p.x(p.Time[p.Peak])
-	p.put("<path class=\"peak\" d=\"M%.2f %.2fV%.2f\"><title>peak</title></path>\n", x, p.y(p.live(p.Peak)), p.top-6)
+	p.put("<path class=\"peak\" d=\"M%.2f %.2fV%.2f\"><title>peak</title></path>\n", x, p.y(p.live(p.Peak)), p.top+4)
 	class := "start"
 	if x > (plotLeft+plotRight)/2 {
 		class, x = "end", x-8
 	}
-	p.put("<text class=\"%s\" x=\"%.2f\" y=\"%.2f\">peak %s</text>\n", class, x+4, p.top+2, size.Format(p.live(p.Peak)))
+	p.put("<text class=\"%s\" x=\"%.2f\" y=\"%.2f\">peak %s</text>\n", class, x+4, p.top+14, size.Format(p.live(p.Peak)))
 }
 
 // since is the time of a sample from the first on, also where a damaged record
 // spans more than a number with a sign holds.
-func (p *picture) since(i int) uint64 { return uint64(p.Time[i]) - uint64(p.from) }
+func (p *picture) since(i int) string {
+	return coordinate(float64(uint64(p.Time[i])-uint64(p.from)) / 1000)
+}
+
+func kib(bytes uint64) string { return coordinate(float64(bytes) / 1024) }
+
+// coordinate has all digits that matter, and no exponent.
+func coordinate(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
 // steps goes from the first moment to the end of the last.
 func (p *picture) steps(curve []uint64) string {
 	var b strings.Builder
 	for i := 1; i < len(curve); i++ {
-		fmt.Fprintf(&b, "H%dV%d", p.since(i), curve[i])
+		fmt.Fprintf(&b, "H%sV%s", p.since(i), kib(curve[i]))
 	}
-	fmt.Fprintf(&b, "H%.0f", p.span)
+	fmt.Fprintf(&b, "H%s", coordinate(p.span/1000))
 	return b.String()
 }
 
@@ -270,7 +280,7 @@ func (p *picture) when(t float64) string {
 
 // legend lists the parts, the topmost first, with their bytes at the peak.
 func (p *picture) legend() {
-	const x, letters = plotRight + 16, 42
+	const x, letters = plotRight + 16, 36
 	y := p.top + 10
 	line := func(mark, text string) {
 		short := []rune(text)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -23,7 +24,7 @@ type drawn struct {
 	text  string
 }
 
-var edge = regexp.MustCompile(`[HV]\d+`)
+var edge = regexp.MustCompile(`[HV][\d.]+`)
 
 // draw writes a picture and reads it with a parser of XML.
 func draw(t *testing.T, s *trace.Snapshot) drawn {
@@ -63,18 +64,20 @@ func draw(t *testing.T, s *trace.Snapshot) drawn {
 	}
 }
 
-// edge reads M0 U0 H t1 V U1 H t2 V U2 … H end.
+// edge reads M0 U0 H t1 V U1 H t2 V U2 … H end, in milliseconds and KiB.
 func (d *drawn) edge(title, path string) {
 	var values, times []uint64
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "M0 "), "H")
-	n, _ := strconv.ParseUint(first, 10, 64)
-	values, times = append(values, n), append(times, 0)
+	number := func(text string, unit float64) uint64 {
+		x, _ := strconv.ParseFloat(text, 64)
+		return uint64(math.Round(x * unit))
+	}
+	values, times = append(values, number(first, 1024)), append(times, 0)
 	for _, step := range edge.FindAllString(path, -1) {
-		n, _ := strconv.ParseUint(step[1:], 10, 64)
 		if step[0] == 'V' {
-			values = append(values, n)
+			values = append(values, number(step[1:], 1024))
 		} else {
-			times = append(times, n)
+			times = append(times, number(step[1:], 1000))
 		}
 	}
 	if i := len(values) / 2; title != "reserved" { // the way back has as many
@@ -114,6 +117,9 @@ func expectAreas(t *testing.T, s *trace.Snapshot, key func(*Lease) string) {
 		}
 		if below != curves.live[n] || named > below {
 			t.Fatalf("moment %d: %d bytes are drawn, %d are live", n, below, curves.live[n])
+		}
+		if got := int64(d.times[i]); got != a.Time[i]-a.Time[0] {
+			t.Fatalf("moment %d is drawn at %d, it was %d after the first", n, got, a.Time[i]-a.Time[0])
 		}
 		if got := d.edges["reserved"][i]; got != curves.reserved[n] {
 			t.Fatalf("moment %d: %d reserved bytes are drawn, want %d", n, got, curves.reserved[n])

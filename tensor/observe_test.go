@@ -130,9 +130,9 @@ func TestOperationsEnd(t *testing.T) {
 	release(x, image, channel, square, row, qkv, targets, index)
 }
 
-// BenchmarkUnobserved is an operation on the null device, which costs what its
-// record costs.
-func BenchmarkUnobserved(b *testing.B) {
+// BenchmarkObserver is an operation that computes nothing: what it costs to be
+// ready for an observer, and to have an idle one.
+func BenchmarkObserver(b *testing.B) {
 	for name, o := range map[string]tensor.Observer{"without": nil, "with": &idle{}} {
 		b.Run(name, func(b *testing.B) {
 			rt := runtime(b)
