@@ -24,14 +24,14 @@ type Runtime struct {
 	nodes  uint64 // nodes made so far
 
 	unbound *node // begun, and without its result yet
-	retain  bool  // backward keeps the graph
-
-	observer Observer // nil: nobody looks
-	ranges   int      // open ones that the observer knows
 
 	handles Tensor // head of the ring of unreleased handles, oldest first
 	serial  uint64 // of the newest handle
 	live    int
+
+	retain   bool     // backward keeps the graph
+	observer Observer // nil: nobody looks
+	ranges   int      // open ones that the observer knows
 }
 
 // New gives a runtime whose tensors lie in mem and are computed on stream.
