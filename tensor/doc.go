@@ -12,7 +12,8 @@
 //
 // The runtime knows all handles that are not released, in the order of their
 // creation. So a step that fails gives back all it made (Mark, Rewind), and a
-// test finds what was forgotten (Live).
+// test finds what was forgotten (Live). Scope releases for a function what it
+// made and does not return.
 //
 // # The tape
 //
@@ -20,7 +21,8 @@
 // its inputs' gradients, what backward needs (saved values), and a function.
 // Nodes are numbered; backward runs them from the highest number down, so
 // that a node runs when all who used its result have run. Then its saved
-// values go, at once. A node is held by its result's handles and by the nodes
+// values go, at once, unless the graph is kept for another backward
+// (BackwardRetain). A node is held by its result's handles and by the nodes
 // that use it; a result that nobody needs takes its whole past with it.
 //
 // Gradients are written where they are to be: the first user of a value
@@ -46,6 +48,11 @@
 //
 // Random choices (Dropout) are not saved at all: they follow from a seed and a
 // count, which a checkpoint sets back for its second run.
+//
+// # Looking inside
+//
+// An Observer is told of every operation, its backward, and the program's own
+// parts (Range) as ranges that nest.
 //
 // # Errors
 //
