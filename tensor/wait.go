@@ -278,6 +278,7 @@ func (n *node) remake(f func(in []*Tensor) *Tensor, inputs ...*Tensor) {
 				in[i] = s.get()
 			}
 		}
+		defer rt.endRanges(rt.begin(Range{Kind: SecondRun, Name: n.name, Node: n.number}))
 		rt.repeat(seed, draws, func() { y = f(in) })
 		return y
 	}
