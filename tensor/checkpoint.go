@@ -33,12 +33,13 @@ func Checkpoint(x *Tensor, f func(*Tensor) *Tensor) *Tensor {
 // the part before, whose second run asks for its own input, and so on to the
 // first part, so that all parts would be held at once.
 func keepInput(x *Tensor) *saved {
-	s := &saved{by: "checkpoint", st: x.st, version: x.st.version}
+	s, mark := &saved{by: "checkpoint", st: x.st, version: x.st.version}, x.rt.Mark()
 	if saver := x.rt.saver; saver != nil && !x.st.persistent {
 		s.packed = saver.Pack(x)
 	} else {
 		s.plain = x.Detach()
 	}
+	x.rt.hold(mark)
 	return s
 }
 
@@ -110,6 +111,7 @@ type enough struct{ c *checkpoint }
 // run is the second run.
 func (c *checkpoint) run() {
 	rt := c.rt
+	defer rt.endRanges(rt.begin(Range{Kind: SecondRun, Name: "second run"}))
 	x := c.input.take()
 	if c.needsGrad {
 		x.RequireGrad()
@@ -138,17 +140,20 @@ func (c *checkpoint) keepOnly(m Mark) {
 	for _, v := range c.values {
 		if v.value != nil {
 			c.rt.link(v.value)
+			v.value.held = true
 		}
 	}
 }
 
 // untilEnough runs f and returns nil when it was stopped.
 func (c *checkpoint) untilEnough(x *Tensor) (y *Tensor) {
+	open := c.rt.ranges
 	defer func() {
 		if r := recover(); r != nil {
 			if e, ok := r.(enough); !ok || e.c != c {
 				panic(r)
 			}
+			c.rt.endRanges(open)
 			c.rt.dropUnbound()
 		}
 	}()

@@ -15,6 +15,7 @@ func Linear(x, w, bias *Tensor, transposed bool) *Tensor {
 	in, out := linearSizes(x, w, bias, transposed)
 	rt := x.rt
 	n := rt.node("linear", x, w, bias)
+	n.remake(func(in []*Tensor) *Tensor { return Linear(in[0], in[1], in[2], transposed) }, x, w, bias)
 	var sx, sw *saved
 	if n != nil {
 		sx, sw = n.saveIf(n.wants(1), x), n.saveIf(n.wants(0), w)
@@ -89,6 +90,7 @@ func MatMul(a, b *Tensor) *Tensor {
 		fail("MatMul of %v and %v", a, b)
 	}
 	n := a.rt.node("matmul", a, b)
+	n.remake(func(in []*Tensor) *Tensor { return product(in[0], in[1]) }, a, b)
 	var sa, sb *saved
 	if n != nil {
 		sa, sb = n.saveIf(n.wants(1), a), n.saveIf(n.wants(0), b)

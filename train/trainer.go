@@ -119,7 +119,7 @@ func (t *Trainer) Step(batch ...any) (Result, error) {
 	}
 	err := t.rt.Try(func() {
 		t.gradients(batch)
-		t.update(r.Rate)
+		t.rt.Range("optimizer", func() { t.update(r.Rate) })
 	})
 	nn.ZeroGrad(t.model)
 	if err == nil {
@@ -177,7 +177,8 @@ func (f Field) check(array any) error {
 func (t *Trainer) gradients(batch []any) {
 	for i := range t.losses {
 		in := t.upload(batch, i)
-		loss := t.forward(in)
+		var loss *tensor.Tensor
+		t.rt.Range("forward", func() { loss = t.forward(in) })
 		loss.Download(device.BytesOf(t.losses[i : i+1]))
 		loss.Backward(1 / float32(len(t.losses)))
 		loss.Release()

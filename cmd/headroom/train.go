@@ -32,6 +32,7 @@ type trainFlags struct {
 	saveEvery int
 	testEvery int
 	resume    bool
+	profile   bool
 }
 
 func trainCommand() *cobra.Command {
@@ -88,6 +89,7 @@ at the end, model.safetensors with config.json.`,
 	fl.Uint64Var(&f.seed, "seed", 1, "decides the initial weights and the order of the data")
 	fl.IntVar(&f.saveEvery, "save-every", 0, "steps between checkpoints (0: only at the end)")
 	fl.BoolVar(&f.resume, "resume", false, "go on from the checkpoint in --out, with its settings")
+	fl.BoolVar(&f.profile, "profile", false, "write what the third step took: profile.txt, profile.json and memory.svg")
 	return cmd
 }
 
@@ -300,7 +302,7 @@ func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Chec
 		return train.Summary{}, err
 	}
 	show := newProgress(stderr)
-	r := &train.Run{Trainer: t, Feed: feed, Test: test, Dir: f.out, SaveEvery: f.saveEvery, TestEvery: f.testEvery, OnStep: show.step}
+	r := &train.Run{Trainer: t, Feed: feed, Test: test, Dir: f.out, SaveEvery: f.saveEvery, TestEvery: f.testEvery, OnStep: show.step, Profile: f.profile}
 	if cp != nil {
 		if err := r.Resume(cp); err != nil {
 			return train.Summary{}, err
