@@ -391,7 +391,7 @@ func TestMisuseIsAnError(t *testing.T) {
 		"CrossEntropy of logits":        func() { tensor.CrossEntropy(rt.Full(1, 2, 3), rt.Full(1, 2), 0) },
 		"AddInPlace to":                 func() { tensor.AddInPlace(rt.Full(1, 2).RequireGrad(), rt.Full(1, 2)) },
 		"needs a gradient":              func() { tensor.AddInPlace(tensor.Neg(rt.Full(1, 2).RequireGrad()), rt.Full(1, 2)) },
-		"only float32 is computed with": func() { tensor.Exp(ints(rt, 1, 2)) },
+		"only floating-point numbers are computed with": func() { tensor.Exp(ints(rt, 1, 2)) },
 		"mul of int32[2]":               func() { tensor.Mul(rt.Full(1, 2), ints(rt, 1, 2)) },
 		"Concat along":                  func() { tensor.Concat(0, rt.Full(1, 2), ints(rt, 1, 2)) },
 		"want a dense int32":            func() { tensor.Where(rt.Full(1, 2), rt.Full(1, 2), rt.Full(1, 2)) },
