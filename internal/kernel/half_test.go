@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/headroom-go/headroom/device"
@@ -30,43 +31,29 @@ func halfValue(bits uint16, exponent, fraction int) float64 {
 	return sign * math.Ldexp(1+f/float64(int(1)<<fraction), e-bias)
 }
 
-// conversions are the ways to convert that this processor has.
-func conversions() map[string]simd {
-	return map[string]simd{"Go": plainGo, "best": bestSIMD()}
-}
-
-// withSIMD runs f with an instruction set.
-func withSIMD(s simd, f func()) {
-	defer func(old simd) { vectors = old }(vectors)
-	vectors = s
-	f()
-}
-
 // TestWiden converts all patterns of both types to float32 and back.
-func TestWiden(t *testing.T) {
+func TestWiden(t *testing.T) { eachSIMD(t, testWiden) }
+
+func testWiden(t *testing.T) {
 	var bits, again [1 << 16]uint16
 	var wide [1 << 16]float32
 	for i := range bits {
 		bits[i] = uint16(i)
 	}
 	for _, h := range halfTypes {
-		for name, set := range conversions() {
-			withSIMD(set, func() {
-				widen(h.t, wide[:], bits[:])
-				narrow(h.t, again[:], wide[:])
-			})
-			for i, x := range wide {
-				want := halfValue(bits[i], h.exponent, h.fraction)
-				if float64(x) != want && !(x != x && want != want) || math.Signbit(float64(x)) != (i >= 1<<15) {
-					t.Fatalf("%s, %s: %#04x is %v, want %v", h.t, name, i, x, want)
-				}
-				quiet := bits[i]
-				if x != x {
-					quiet |= 1 << (h.fraction - 1)
-				}
-				if again[i] != quiet {
-					t.Fatalf("%s, %s: %#04x became %v and then %#04x", h.t, name, i, x, again[i])
-				}
+		widen(h.t, wide[:], bits[:])
+		narrow(h.t, again[:], wide[:])
+		for i, x := range wide {
+			want := halfValue(bits[i], h.exponent, h.fraction)
+			if float64(x) != want && !(x != x && want != want) || math.Signbit(float64(x)) != (i >= 1<<15) {
+				t.Fatalf("%s: %#04x is %v, want %v", h.t, i, x, want)
+			}
+			quiet := bits[i]
+			if x != x {
+				quiet |= 1 << (h.fraction - 1)
+			}
+			if again[i] != quiet {
+				t.Fatalf("%s: %#04x became %v and then %#04x", h.t, i, x, again[i])
 			}
 		}
 	}
@@ -75,7 +62,9 @@ func TestWiden(t *testing.T) {
 // TestNarrow rounds, for every two neighbouring numbers of a type, the float32
 // half way between them and those next to that: to the even one, down and up.
 // Past the greatest number lies infinity.
-func TestNarrow(t *testing.T) {
+func TestNarrow(t *testing.T) { eachSIMD(t, testNarrow) }
+
+func testNarrow(t *testing.T) {
 	for _, h := range halfTypes {
 		var from []float32
 		var want []uint16
@@ -99,38 +88,39 @@ func TestNarrow(t *testing.T) {
 			t.Fatalf("%s: only %d numbers", h.t, len(from))
 		}
 		got := make([]uint16, len(from))
-		for name, set := range conversions() {
-			withSIMD(set, func() { narrow(h.t, got, from) })
-			for i, x := range from {
-				if got[i] != want[i] {
-					t.Fatalf("%s, %s: %v (%#08x) rounds to %#04x, want %#04x", h.t, name, x, math.Float32bits(x), got[i], want[i])
-				}
+		narrow(h.t, got, from)
+		for i, x := range from {
+			if got[i] != want[i] {
+				t.Fatalf("%s: %v (%#08x) rounds to %#04x, want %#04x", h.t, x, math.Float32bits(x), got[i], want[i])
 			}
 		}
 	}
 }
 
 // TestNarrowNaN keeps NaN NaN whatever bits of it are cut off.
-func TestNarrowNaN(t *testing.T) {
+func TestNarrowNaN(t *testing.T) { eachSIMD(t, testNarrowNaN) }
+
+func testNarrowNaN(t *testing.T) {
 	from := make([]float32, 0, 64)
 	for _, bits := range []uint32{0x7f800001, 0xff800001, 0x7fffffff, 0x7fc00000, 0xffffffff, 0x7f801fff, 0x7fa00000} {
 		from = append(from, math.Float32frombits(bits))
 	}
+	from = slices.Repeat(from, 16)
 	for _, h := range halfTypes {
-		for name, set := range conversions() {
-			got := make([]uint16, len(from))
-			withSIMD(set, func() { narrow(h.t, got, from) })
-			for i, b := range got {
-				if b&^0x8000 <= h.infinity || b>>15 != uint16(math.Float32bits(from[i])>>31) {
-					t.Errorf("%s, %s: NaN %#08x became %#04x", h.t, name, math.Float32bits(from[i]), b)
-				}
+		got := make([]uint16, len(from))
+		narrow(h.t, got, from)
+		for i, b := range got {
+			if b&^0x8000 <= h.infinity || b>>15 != uint16(math.Float32bits(from[i])>>31) {
+				t.Errorf("%s: NaN %#08x became %#04x", h.t, math.Float32bits(from[i]), b)
 			}
 		}
 	}
 }
 
 // TestHalfLengths converts slices of all small lengths, and nothing beside them.
-func TestHalfLengths(t *testing.T) {
+func TestHalfLengths(t *testing.T) { eachSIMD(t, testHalfLengths) }
+
+func testHalfLengths(t *testing.T) {
 	r := seeded(t)
 	for _, h := range halfTypes {
 		for n := range 70 {
