@@ -31,7 +31,10 @@
 // another process (Sharer) count there.
 package device
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // Ptr is an address in a device's memory. Zero is no address.
 type Ptr uint64
@@ -183,6 +186,20 @@ func (d DType) Float() bool { return d != Int32 }
 
 // String returns the name, as in float32.
 func (d DType) String() string { return [...]string{"float32", "int32", "bfloat16", "float16"}[d] }
+
+// MarshalText gives the name, for JSON.
+func (d DType) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText takes a name that String gives.
+func (d *DType) UnmarshalText(name []byte) error {
+	for t := Float32; t <= Float16; t++ {
+		if t.String() == string(name) {
+			*d = t
+			return nil
+		}
+	}
+	return fmt.Errorf("unknown element type %q: want float32, bfloat16, float16 or int32", name)
+}
 
 // Launch is one computation with its arguments and its cost. It holds no
 // pointers to Go memory but the kernel, so queueing one allocates nothing.

@@ -54,6 +54,15 @@ func (p Precision) ClipGradNorm(params []*Parameter, limit float32) (scale, norm
 	return ClipGradNorm(params, limit)
 }
 
+// Validate says what is wrong with p, as read from a file, if anything.
+func (p Precision) Validate() error {
+	if p.Type > tensor.Float16 || !p.Type.Float() || p.Limit < 1 || p.Skipped < 0 || p.Type != tensor.Float32 && p.Skipped >= p.Limit {
+		return fmt.Errorf("precision of type %d with %d of %d overflows: want a floating-point type, a limit of 1 or more, and fewer overflows than that",
+			p.Type, p.Skipped, p.Limit)
+	}
+	return p.Scaler.Validate()
+}
+
 // Update gives the Precision of the next step; overflow says whether the norm
 // of this one was infinite or not a number. Precision goes up after Limit
 // overflows in a row, and from Float16 when the scale has come under 1, where

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/headroom-go/headroom/internal/golden"
@@ -35,15 +36,14 @@ func autocastReference(t *testing.T, name string) (losses, norms []float64) {
 	return want[name].BF16.Losses, want[name].BF16.GradNorms
 }
 
-// mixedRun trains a model as p says and gives the losses and the gradients'
-// norms; a step that overflows is left out. before, if not nil, may change the
-// gradients of a step.
+// mixedRun trains a model as p says; a step that overflows is left out.
 type mixedRun struct {
 	p      nn.Precision
-	before func(step int)
-	each   func(step int, p nn.Precision, c nn.PrecisionChange)
+	before func(step int)                                       // may change the gradients of a step; or nil
+	each   func(step int, p nn.Precision, c nn.PrecisionChange) // sees what a step changed; or nil
 }
 
+// train gives the losses and the norms of the gradients.
 func (r *mixedRun) train(model nn.Module, opt *nn.Optimizer, lr float64, steps int, loss func(step int) *tensor.Tensor) (losses, norms []float64) {
 	rt := model.Parameters()[0].Runtime()
 	for step := range steps {
@@ -119,4 +119,196 @@ func TestGoldenAutocast(t *testing.T) {
 		nn.Release(model)
 	}
 }
-var _ = trace.Input
+
+// TestMixedMoE trains the reference mixture of experts in mixed precision: its
+// losses are PyTorch's of float32 but for what 16 bits explain.
+func TestMixedMoE(t *testing.T) {
+	values, want := golden.Open(t, "testdata/moe_tiny.safetensors"), reference(t, "moe_tiny")
+	for _, d := range []tensor.DType{tensor.BFloat16, tensor.Float16} {
+		rt := runtime(t)
+		model := nn.NewMoE(rt, nn.MoEConfig{Vocab: 101, Width: 32, Layers: 2, Experts: 4, TopK: 2, Hidden: 128}, 1)
+		opt := nn.NewAdamW(model.Parameters(), nn.AdamWOptions{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01})
+		load(t, values, model)
+		r := mixedRun{p: nn.NewPrecision(d)}
+		losses, _ := r.train(model, opt, 3e-3, 12, func(step int) *tensor.Tensor {
+			x := rt.FromInt32s(trace.Input, values.Int32s(fmt.Sprintf("input.%d.0", step%2)), 4, 24)
+			y := rt.FromInt32s(trace.Input, values.Int32s(fmt.Sprintf("input.%d.1", step%2)), 4, 24)
+			defer x.Release()
+			defer y.Release()
+			return model.Loss(x, y)
+		})
+		nearAll(t, d.String()+" loss", losses, want.losses, 5e-3)
+		opt.Release()
+		nn.Release(model)
+	}
+}
+
+// TestMixedResNet trains the reference network at a rate at which rounding
+// decides nothing.
+func TestMixedResNet(t *testing.T) {
+	values := golden.Open(t, "testdata/resnet_tiny.safetensors")
+	var curves [2][]float64
+	for i, d := range []tensor.DType{tensor.Float32, tensor.BFloat16} {
+		rt := runtime(t)
+		model := nn.NewResNet(rt, tinyResNet, 1)
+		opt := nn.NewOptimizer(model.Parameters(), nn.SGDOptions{Momentum: 0.9, WeightDecay: 1e-4})
+		load(t, values, model)
+		r := mixedRun{p: nn.NewPrecision(d)}
+		curves[i], _ = r.train(model, opt, 5e-5, 6, func(step int) *tensor.Tensor {
+			x := rt.FromFloat32s(trace.Input, values.Float32s(fmt.Sprintf("input.%d.0", step%2)), 4, 3, 64, 64)
+			y := rt.FromInt32s(trace.Input, values.Int32s(fmt.Sprintf("input.%d.1", step%2)), 4)
+			defer x.Release()
+			defer y.Release()
+			return model.Loss(x, y)
+		})
+		opt.Release()
+		nn.Release(model)
+	}
+	nearAll(t, "loss", curves[1], curves[0], 1e-2)
+}
+
+func load(t *testing.T, values golden.Values, m nn.Module) {
+	t.Helper()
+	if err := nn.LoadState(values.File(), nn.State(m)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFloat16 trains the reference model with float16 and a scaled loss, close
+// to float32.
+func TestFloat16(t *testing.T) {
+	rt := runtime(t)
+	model, opt, loss := goldenGPT2(t, rt)
+	r := mixedRun{p: nn.NewPrecision(tensor.Float16)}
+	losses, norms := r.train(model, opt, 1e-3, 12, loss)
+	want := reference(t, "gpt2_tiny")
+	nearAll(t, "loss", losses, want.losses, 1e-2)
+	nearAll(t, "gradient norm", norms, want.norms, 1e-2)
+	if r.p.Scaler.Good != 12 || r.p.Seed() != 1<<16 || r.p.Type != tensor.Float16 {
+		t.Errorf("after 12 steps: %+v", r.p)
+	}
+	opt.Release()
+	nn.Release(model)
+}
+
+// TestOverflow makes one gradient of one step infinite: this step alone is left
+// out, and the scale is half as great from then on.
+func TestOverflow(t *testing.T) {
+	rt := runtime(t)
+	model, opt, loss := goldenGPT2(t, rt)
+	var weights []float32 // after the step before
+	unchanged := 0
+	r := mixedRun{p: nn.NewPrecision(tensor.Float16), before: func(step int) {
+		if step == 3 {
+			g := model.LNF.Bias.Grad()
+			bad := g.Float32s()
+			bad[5] = float32(math.Inf(1))
+			g.Set(bad)
+		}
+	}, each: func(step int, p nn.Precision, c nn.PrecisionChange) {
+		now := model.Blocks[1].CFC.Weight.Float32s()
+		if slices.Equal(now, weights) {
+			unchanged++
+			if step != 3 {
+				t.Errorf("step %d was left out", step)
+			}
+		}
+		weights = now
+		want := 65536.
+		if step >= 3 {
+			want /= 2
+		}
+		if p.Scaler.Scale != want || c.Changed() {
+			t.Errorf("after step %d: scale %v, want %v; change %+v", step, p.Scaler.Scale, want, c)
+		}
+	}}
+	r.train(model, opt, 1e-3, 6, loss)
+	if unchanged != 1 || opt.Steps != 5 {
+		t.Errorf("%d steps were left out and %d taken, want 1 and 5", unchanged, opt.Steps)
+	}
+	opt.Release()
+	nn.Release(model)
+}
+
+// TestLargeScale begins with a scale under which float16 overflows in backward
+// itself: it comes down until steps are taken, and training goes on as ever.
+func TestLargeScale(t *testing.T) {
+	rt := runtime(t)
+	model, opt, loss := goldenGPT2(t, rt)
+	r := mixedRun{p: nn.NewPrecision(tensor.Float16)}
+	r.p.Scaler.Scale = 1 << 26
+	_, norms := r.train(model, opt, 1e-3, 12, loss)
+	if opt.Steps == 12 || opt.Steps < 3 || r.p.Scaler.Scale >= 1<<26 || math.IsNaN(norms[11]) {
+		t.Errorf("%d of 12 steps taken, scale %v, norms %v", opt.Steps, r.p.Scaler.Scale, norms)
+	}
+	opt.Release()
+	nn.Release(model)
+}
+
+// TestFallback follows precision up through overflows that never end, and
+// through the state of a run that was saved after every step.
+func TestFallback(t *testing.T) {
+	p := nn.NewPrecision(tensor.Float16)
+	p.Limit = 3
+	var changes []string
+	for step := range 9 {
+		next, c := p.Update(true)
+		if c.Changed() {
+			changes = append(changes, fmt.Sprintf("%d: %s to %s, %s", step, c.From, c.To, c.Reason))
+		}
+		p = reloadedPrecision(t, next)
+	}
+	want := []string{"2: float16 to bfloat16, 3 steps in a row overflowed", "5: bfloat16 to float32, 3 steps in a row overflowed"}
+	if !slices.Equal(changes, want) {
+		t.Errorf("changes %q, want %q", changes, want)
+	}
+	if p.Type != tensor.Float32 || p.Seed() != 1 {
+		t.Errorf("at the end %+v", p)
+	}
+
+	p = nn.NewPrecision(tensor.Float16)
+	p.Scaler.Scale = 4
+	for range 2 {
+		p, _ = p.Update(true)
+		p, _ = p.Update(false) // no two in a row
+	}
+	p, c := p.Update(true)
+	if p.Type != tensor.BFloat16 || c.Reason != "the loss scale fell to 0.5" || p.Seed() != 1 {
+		t.Errorf("%+v after %+v", p, c)
+	}
+}
+
+func reloadedPrecision(t *testing.T, p nn.Precision) (q nn.Precision) {
+	t.Helper()
+	text, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &q); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Validate(); err != nil || q != p {
+		t.Errorf("%s read again is %+v, %v", text, q, err)
+	}
+	return q
+}
+
+func TestPrecisionValidate(t *testing.T) {
+	for name, change := range map[string]func(p *nn.Precision){
+		"of integers": func(p *nn.Precision) { p.Type = tensor.Int32 },
+		"no type":     func(p *nn.Precision) { p.Type = 9 },
+		"no limit":    func(p *nn.Precision) { p.Limit = 0 },
+		"past limit":  func(p *nn.Precision) { p.Skipped = p.Limit },
+		"no scale":    func(p *nn.Precision) { p.Scaler.Scale = 0 },
+	} {
+		p := nn.NewPrecision(tensor.Float16)
+		change(&p)
+		if p.Validate() == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	var p nn.Precision
+	if json.Unmarshal([]byte(`{"type": "float8"}`), &p) == nil {
+		t.Error("float8: no error")
+	}
+}
