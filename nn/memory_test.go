@@ -55,7 +55,7 @@ var stepsOf = map[string]func(rt *tensor.Runtime, around nn.Around) (kept uint64
 // to the byte.
 func TestPredictedMemory(t *testing.T) {
 	for name, step := range stepsOf {
-		for _, d := range []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16} {
+		for _, d := range []tensor.DType{tensor.Float32, tensor.BFloat16} {
 			for _, around := range []nn.Around{nil, recompute} {
 				predicted, measured := nullRuntime(t), runtime(t)
 				for _, rt := range []*tensor.Runtime{predicted, measured} {
