@@ -110,6 +110,18 @@ func (rt *Runtime) wide(x *Tensor) DType {
 	return x.dtype
 }
 
+// inHalf is x as a normalisation saves it: a float32 one in 16 bits under
+// bfloat16, unless it is not kept at all or nothing is recorded. release ends
+// what was made for that.
+func (rt *Runtime) inHalf(x, gamma *Tensor) (half *Tensor, release func()) {
+	recorded := !rt.noGrad && (x.NeedsGrad() || gamma.NeedsGrad())
+	if rt.casts.to != BFloat16 || x.dtype != Float32 || !recorded || rt.byRecipe(x) {
+		return x, func() {}
+	}
+	half = x.To(BFloat16)
+	return half, half.Release
+}
+
 // promote is the type of what other operations make of ts, of which some may
 // be nil: theirs if they have one in common, otherwise float32.
 func promote(ts ...*Tensor) DType {
@@ -137,7 +149,9 @@ func (t *Tensor) To(d DType) *Tensor {
 		fail("To %s of %v: both must be floating-point types", d, t)
 	}
 	n := t.rt.node("to", t)
-	if n != nil && t.rt.byRecipe(t) {
+	if !t.rt.byRecipe(t) {
+		n.remake(func(in []*Tensor) *Tensor { return in[0].converted(d) }, t)
+	} else if n != nil {
 		s := n.save(t)
 		n.again = func() *Tensor { return with(s.get(), func(t *Tensor) *Tensor { return t.converted(d) }) }
 	}

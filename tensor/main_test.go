@@ -12,7 +12,13 @@ import (
 // whose end every handle must be released and every byte given back.
 func runtime(t testing.TB) *tensor.Runtime {
 	t.Helper()
-	dev, err := device.Open("host:64MiB")
+	return runtimeOn(t, "host:64MiB")
+}
+
+// runtimeOn is runtime on another device.
+func runtimeOn(t testing.TB, spec string) *tensor.Runtime {
+	t.Helper()
+	dev, err := device.Open(spec)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,12 +24,14 @@ type Run struct {
 	Batches   *data.Batches
 	Dir       string         // the folder for results, which exists
 	SaveEvery int            // steps from one checkpoint to the next; 0: only at the end
+	Profile   bool           // profile the step after the one of the snapshot
 	OnStep    func(Progress) // called after every step; may be nil
 
 	first   float64 // loss of the run's first step
 	last    float64 // loss of the step before
 	stepped int     // steps of this process
 	snapped bool    // the snapshot is written
+	looked  bool    // the profile is written
 	resumed bool
 	tokens  []int32
 	target  []int32

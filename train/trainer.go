@@ -95,7 +95,7 @@ func (t *Trainer) Step(tokens, targets []int32) (Result, error) {
 	r := Result{Step: t.opt.Steps + 1, Rate: t.Config.Schedule.At(t.opt.Steps + 1)}
 	err := t.rt.Try(func() {
 		t.gradients(tokens, targets)
-		t.update(r.Rate)
+		t.rt.Range("optimizer", func() { t.update(r.Rate) })
 	})
 	nn.ZeroGrad(t.model)
 	if err == nil {
@@ -129,7 +129,8 @@ func (t *Trainer) gradients(tokens, targets []int32) {
 	n := t.Strategy.MicroBatch * t.Config.Seq
 	for i := range t.losses {
 		x, y := t.input(tokens[i*n:(i+1)*n]), t.input(targets[i*n:(i+1)*n])
-		loss := t.model.Loss(x, y)
+		var loss *tensor.Tensor
+		t.rt.Range("forward", func() { loss = t.model.Loss(x, y) })
 		x.Release()
 		y.Release()
 		loss.Download(device.BytesOf(t.losses[i : i+1]))

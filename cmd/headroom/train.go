@@ -32,6 +32,7 @@ type trainFlags struct {
 	seed      uint64
 	saveEvery int
 	resume    bool
+	profile   bool
 	changed   func(name string) bool
 }
 
@@ -68,6 +69,7 @@ at the end, model.safetensors with config.json.`,
 	fl.Uint64Var(&f.seed, "seed", 1, "decides the initial weights and the order of the data")
 	fl.IntVar(&f.saveEvery, "save-every", 0, "steps between checkpoints (0: only at the end)")
 	fl.BoolVar(&f.resume, "resume", false, "go on from the checkpoint in --out, with its settings")
+	fl.BoolVar(&f.profile, "profile", false, "write what the third step took: profile.txt, profile.json and memory.svg")
 	return cmd
 }
 
@@ -252,7 +254,7 @@ func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Chec
 		return train.Summary{}, err
 	}
 	show := newProgress(stderr)
-	r := &train.Run{Trainer: t, Batches: batches, Dir: f.out, SaveEvery: f.saveEvery, OnStep: show.step}
+	r := &train.Run{Trainer: t, Batches: batches, Dir: f.out, SaveEvery: f.saveEvery, OnStep: show.step, Profile: f.profile}
 	if cp != nil {
 		if err := r.Resume(cp); err != nil {
 			return train.Summary{}, err
