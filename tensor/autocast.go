@@ -110,16 +110,13 @@ func (rt *Runtime) wide(x *Tensor) DType {
 	return x.dtype
 }
 
-// inHalf is x as a normalisation saves it: a float32 one in 16 bits under
-// bfloat16, unless it is not kept at all or nothing is recorded. release ends
-// what was made for that.
-func (rt *Runtime) inHalf(x, gamma *Tensor) (half *Tensor, release func()) {
-	recorded := !rt.noGrad && (x.NeedsGrad() || gamma.NeedsGrad())
-	if rt.casts.to != BFloat16 || x.dtype != Float32 || !recorded || rt.byRecipe(x) {
-		return x, func() {}
+// narrowed is x as a normalisation reads and saves it: under bfloat16 a float32
+// one has 16 bits, so that what is made again from them is the same as before.
+func (rt *Runtime) narrowed(x *Tensor) *Tensor {
+	if rt.casts.to == BFloat16 && x.dtype == Float32 {
+		return x.To(BFloat16)
 	}
-	half = x.To(BFloat16)
-	return half, half.Release
+	return x.Retain()
 }
 
 // promote is the type of what other operations make of ts, of which some may

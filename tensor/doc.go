@@ -65,9 +65,10 @@
 //     LayerNorm, RMSNorm, CrossEntropy, MSE and BCEWithLogits give float32. They
 //     read 16-bit operands as they are, which is the same as casting them
 //     first, and save them as they are. LayerNorm and RMSNorm under bfloat16
-//     save a float32 x rounded to bfloat16 (its range is the same): backward
-//     then sees x with an error of 2⁻⁹, as it sees all else. Under float16, whose
-//     range a sum of many layers may leave, they save x itself.
+//     read and save a float32 x rounded to bfloat16 (its range is the same),
+//     which has an error of 2⁻⁹ as their results have for the product that
+//     follows. Under float16, whose range a sum of many layers may leave, they
+//     take x itself.
 //   - All others compute in the type of their operands: Gelu, Relu, Dropout,
 //     BatchNorm and Add of 16-bit values give and save 16-bit values.
 //

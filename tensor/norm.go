@@ -28,10 +28,10 @@ func normalise(name string, x, gamma, beta *Tensor, eps float32) *Tensor {
 	if cols == 0 || !slices.Equal(gamma.shape, []int{cols}) {
 		fail("%s of %v with gamma %v", name, x, gamma)
 	}
-	half, release := rt.inHalf(x, gamma)
-	defer release()
+	narrow := rt.narrowed(x)
+	defer narrow.Release()
 	l := &norm{n: rt.node(name, x, gamma, beta), rows: x.Len() / cols, cols: cols}
-	d := x.contiguous()
+	d := narrow.contiguous()
 	defer d.Release()
 	y, rstd := rt.Empty(rt.wide(x), trace.Activation, x.shape...), rt.Empty(Float32, trace.Activation, l.rows)
 	defer rstd.Release()
@@ -44,7 +44,7 @@ func normalise(name string, x, gamma, beta *Tensor, eps float32) *Tensor {
 	if l.n == nil {
 		return l.n.bind(y, nil)
 	}
-	for i, t := range []*Tensor{half, mean, rstd, gamma, beta} {
+	for i, t := range []*Tensor{narrow, mean, rstd, gamma, beta} {
 		if t != nil {
 			l.saved[i] = l.n.save(t)
 		}
