@@ -43,7 +43,7 @@ func (rt *Runtime) send(t *Tensor) *parcel {
 	}
 	rt.side.Wait(rt.stream.Record())
 	if p.buf != nil {
-		rt.side.Download(p.buf, t.ptr())
+		rt.side.Download(p.buf, t.ptr().Ptr)
 	}
 	t.st.block.Use(rt.side)
 	return p
@@ -55,7 +55,7 @@ func (p *parcel) fetch(shape []int, d DType) *Tensor {
 	t := rt.Empty(d, trace.Activation, shape...)
 	rt.side.Wait(rt.stream.Record())
 	if p.buf != nil {
-		rt.side.Upload(t.ptr(), p.buf)
+		rt.side.Upload(t.ptr().Ptr, p.buf)
 	}
 	t.st.block.Use(rt.side)
 	p.arrived = rt.side.Record()

@@ -21,7 +21,7 @@ func Sum(t *Tensor, dims ...int) *Tensor {
 	}
 	n := t.rt.node("sum", t)
 	n.remake(func(in []*Tensor) *Tensor { return Sum(in[0], dims...) }, t)
-	out := t.rt.Empty(Float32, trace.Activation, shape...)
+	out := t.rt.Empty(t.rt.wide(t), trace.Activation, shape...)
 	wide := out.view(kept, denseStrides(kept), 0)
 	defer wide.Release()
 	kernel.SumTo(t.rt.stream, t.shape, wide.kview(t.shape), t.kview(t.shape), false)
@@ -47,7 +47,7 @@ func Softmax(x *Tensor) *Tensor {
 	n.remake(func(in []*Tensor) *Tensor { return Softmax(in[0]) }, x)
 	d := x.contiguous()
 	defer d.Release()
-	y := rt.Empty(Float32, trace.Activation, x.shape...)
+	y := rt.Empty(rt.wide(x), trace.Activation, x.shape...)
 	rows := y.Len() / max(cols, 1)
 	kernel.Softmax(rt.stream, rows, cols, y.ptr(), d.ptr())
 	if n == nil {
@@ -74,7 +74,7 @@ func logSoftmax(x *Tensor) *Tensor {
 	n.remake(func(in []*Tensor) *Tensor { return logSoftmax(in[0]) }, x)
 	d := x.contiguous()
 	defer d.Release()
-	y := rt.Empty(Float32, trace.Activation, x.shape...)
+	y := rt.Empty(rt.wide(x), trace.Activation, x.shape...)
 	rows := y.Len() / max(cols, 1)
 	kernel.LogSoftmax(rt.stream, rows, cols, y.ptr(), d.ptr())
 	if n == nil {
@@ -135,7 +135,7 @@ func cumSum(x *Tensor) *Tensor {
 	n.remake(func(in []*Tensor) *Tensor { return cumSum(in[0]) }, x)
 	d := x.contiguous()
 	defer d.Release()
-	y := rt.Empty(Float32, trace.Activation, x.shape...)
+	y := rt.Empty(rt.wide(x), trace.Activation, x.shape...)
 	rows := y.Len() / max(cols, 1)
 	kernel.CumSum(rt.stream, rows, cols, y.ptr(), d.ptr(), false, false)
 	return n.bind(y, func(g *Tensor) {

@@ -16,7 +16,7 @@ type AdamWParams = kernel.AdamWParams
 // 1), in one pass over the four arrays.
 func (m *Moments) AdamW(p, scale *Tensor, params AdamWParams) {
 	defer p.rt.endRanges(p.rt.begin(Range{Kind: OpUpdate, Name: "adamw"}))
-	p.st.version++
+	updatable(p)
 	kernel.AdamW(p.rt.stream, p.Len(), p.ptr(), p.Grad().ptr(), m.Mean.ptr(), m.Square.ptr(), address(scale), params)
 }
 

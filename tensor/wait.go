@@ -269,7 +269,7 @@ func (n *node) remake(f func(in []*Tensor) *Tensor, inputs ...*Tensor) {
 		}
 	}
 	n.weak = false
-	seed, draws := rt.seed, rt.draws
+	seed, draws, cast := rt.seed, rt.draws, rt.casts.to
 	n.remade = func() (y *Tensor) {
 		in := make([]*Tensor, len(saves))
 		defer func() { releaseAll(in...) }()
@@ -279,7 +279,7 @@ func (n *node) remake(f func(in []*Tensor) *Tensor, inputs ...*Tensor) {
 			}
 		}
 		defer rt.endRanges(rt.begin(Range{Kind: SecondRun, Name: n.name, Node: n.number}))
-		rt.repeat(seed, draws, func() { y = f(in) })
+		rt.repeat(seed, draws, func() { rt.Autocast(cast, func() { y = f(in) }) })
 		return y
 	}
 }
