@@ -35,6 +35,7 @@ var imports = map[string][]string{
 	"nn":                   {"tensor", "internal/safetensors"},
 	"data":                 {"internal/safetensors"},
 	"train":                {"nn", "tensor", "data", "alloc", "device", "trace", "internal/atomicfile", "internal/safetensors"},
+	"generate":             {"nn", "tensor", "alloc", "device", "trace"},
 	"plan":                 {"train", "alloc", "device", "internal/size"},
 	"cmd/headroom":         {"*"},
 	"device/devicetest":    {"device"},
