@@ -235,11 +235,16 @@ func (e *Engine) check(r Request) error {
 			return fmt.Errorf("generate: token %d of the prompt is not in the model's vocabulary of %d", t, e.shape.Vocab)
 		}
 	}
-	if most := min(len(r.Prompt)+r.MaxTokens, e.shape.Context); e.pages.need(most) > e.pages.limit {
-		return fmt.Errorf("generate: a text of %d tokens needs %d pages of %d bytes, and there is room for %d: give the device more memory, or ask for fewer tokens",
+	if most := e.longest(r); e.pages.need(most) > e.pages.limit {
+		return fmt.Errorf("generate: a text of %d tokens to keep needs %d pages of %d bytes, and there is room for %d: give the device more memory, or ask for fewer tokens",
 			most, e.pages.need(most), e.pages.layout.Bytes(), e.pages.limit)
 	}
 	return nil
+}
+
+// longest is how many tokens of a text get keys and values at most.
+func (e *Engine) longest(r Request) int {
+	return min(len(r.Prompt)+r.MaxTokens-1, e.shape.Context)
 }
 
 // Run takes steps until all requests are done or ctx ends, whose error it then

@@ -14,6 +14,7 @@ import (
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/device/devicetest"
 	"github.com/headroom-go/headroom/generate"
+	"github.com/headroom-go/headroom/internal/invariant"
 	"github.com/headroom-go/headroom/nn"
 	"github.com/headroom-go/headroom/tensor"
 	"github.com/headroom-go/headroom/trace"
@@ -73,11 +74,18 @@ func (m *lm) logits(rt *tensor.Runtime, tokens []int32) (last []float32) {
 	return last
 }
 
-// naive continues a text by the most probable token, from the whole text each time.
+// naive continues a text by the most probable token, from the whole text each
+// time. It stops before a token that is too close a choice to depend on.
 func (m *lm) naive(rt *tensor.Runtime, r generate.Request) (came []int32) {
 	text := slices.Clone(r.Prompt)
 	for len(came) < r.MaxTokens && len(text) <= m.Shape().Context {
-		next := int32(argmax(m.logits(rt, text)))
+		logits := m.logits(rt, text)
+		next := int32(argmax(logits))
+		best := logits[next]
+		logits[next] = float32(math.Inf(-1))
+		if best-logits[argmax(logits)] < 1e-4 {
+			break
+		}
 		text, came = append(text, next), append(came, next)
 		if slices.Contains(r.Stop, next) {
 			break
@@ -86,6 +94,16 @@ func (m *lm) naive(rt *tensor.Runtime, r generate.Request) (came []int32) {
 	return came
 }
 
+// trials is a number of random trials: n, or fewer where the race detector
+// makes each of them slow.
+func trials(n int) int {
+	if invariant.Enabled {
+		return n / 4
+	}
+	return n
+}
+
+// argmax is the place of the greatest, of equal ones the first.
 func argmax(x []float32) int {
 	best := 0
 	for i := range x {
@@ -179,21 +197,24 @@ func TestSameAsWithoutCache(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rt := open(t, "host:64MiB")
 			m := model(t, rt)
-			all := requests(r, m, 8)
+			all := requests(r, m, 6)
 			var want [][]int32
 			for _, q := range all {
 				want = append(want, m.naive(rt, q))
 			}
-			for range 12 {
+			for i := range trials(12) {
 				o := generate.Options{PageTokens: 1 + r.IntN(9), Rows: 1 + r.IntN(60), Alone: r.IntN(4) == 0}
 				o.Pages = (m.Shape().Context+o.PageTokens-1)/o.PageTokens + r.IntN(20)
 				o.Running = 1 + r.IntN(min(o.Rows, 6))
+				if i == 0 {
+					o = generate.Options{PageTokens: 1, Rows: 60, Pages: m.Shape().Context, Running: 5} // short of pages for sure
+				}
 				e, err := generate.New(rt, m, o)
 				if err != nil {
 					t.Fatal(err)
 				}
 				for i, got := range run(t, e, all) {
-					if !slices.Equal(got, want[i]) {
+					if n := len(want[i]); len(got) < n || !slices.Equal(got[:n], want[i]) || n < len(got) && n > 0 && ended(all[i], want[i]) {
 						t.Errorf("%+v: text %d goes on by\n%v, want\n%v", o, i, got, want[i])
 					}
 				}
@@ -206,6 +227,11 @@ func TestSameAsWithoutCache(t *testing.T) {
 	if hits == 0 || preemptions == 0 || evictions == 0 {
 		t.Errorf("%d hits, %d preemptions, %d evictions: not all was tried", hits, preemptions, evictions)
 	}
+}
+
+// ended says whether a text that went on by came is at its end.
+func ended(r generate.Request, came []int32) bool {
+	return len(came) == r.MaxTokens || slices.Contains(r.Stop, came[len(came)-1])
 }
 
 // listening is a model that tells its logits.
@@ -478,7 +504,7 @@ func TestRefused(t *testing.T) {
 		"at most 0":      {Prompt: []int32{1}},
 		"sees at most":   {Prompt: make([]int32, 49), MaxTokens: 1},
 		"vocabulary":     {Prompt: []int32{40}, MaxTokens: 1},
-		"room for 5":     {Prompt: []int32{1}, MaxTokens: 20},
+		"room for 5":     {Prompt: []int32{1}, MaxTokens: 21},
 		"top-p from 0":   {Prompt: []int32{1}, MaxTokens: 1, Sampling: generate.Sampling{TopP: 2}},
 		"temperature -1": {Prompt: []int32{1}, MaxTokens: 1, Sampling: generate.Sampling{Temperature: -1}},
 	} {

@@ -48,14 +48,14 @@ func chances(logits []float32, s Sampling) []float64 {
 // that none is chosen that was cut.
 func TestChoose(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for range 40 {
+	for range 25 {
 		logits := make([]float32, 1+r.IntN(30))
 		for i := range logits {
 			logits[i] = float32(r.IntN(9)) / 2 // some are equal
 		}
 		s := Sampling{Temperature: 0.3 + r.Float64(), TopK: r.IntN(12), TopP: []float64{0, 0.5, 0.9, 1}[r.IntN(4)], Seed: r.Uint64()}
 		want := chances(logits, s)
-		const n = 4000
+		const n = 3000
 		got := make([]float64, len(logits))
 		for place := range n {
 			token, err := s.choose(logits, place)

@@ -109,7 +109,8 @@ func (e *Engine) preempt() *text {
 
 // admit gives a waiting text what the tree has of it and pages for its first
 // rows, and says how many these are: 0 if it must wait on. It may take what is
-// free or idle, as long as there is enough for all its tokens and the next.
+// free or idle, as long as there is enough for all its tokens and the next, and
+// beyond that a page for each running text that may want one.
 func (e *Engine) admit(t *text, left int) (rows int, err error) {
 	there, err := e.inherit(t)
 	rows = min(len(t.tokens)-t.done, left)
@@ -140,7 +141,7 @@ func (e *Engine) inherit(t *text) (there bool, err error) {
 	if part != nil {
 		defer e.pages.drop(part)
 	}
-	if len(e.running) > 0 && e.pages.need(len(t.tokens)+1)-len(t.pages) > e.pages.available() {
+	if len(e.running) > 0 && e.pages.need(min(len(t.tokens)+1, e.longest(t.Request)))-len(t.pages)+e.growing() > e.pages.available() {
 		return false, nil
 	}
 	if part == nil {
@@ -151,6 +152,16 @@ func (e *Engine) inherit(t *text) (there bool, err error) {
 		t.pages, t.done = append(t.pages, c), n
 	}
 	return err == nil, err
+}
+
+// growing is the number of running texts that may want another page.
+func (e *Engine) growing() (n int) {
+	for _, t := range e.running {
+		if len(t.pages) < e.pages.need(e.longest(t.Request)) {
+			n++
+		}
+	}
+	return n
 }
 
 // leave takes t's pages away. What the last one holds is entered in the tree.
