@@ -209,7 +209,7 @@ func serve(on string, c cache, requests []generate.Request, batch int) (f figure
 
 // engine answers requests with package generate.
 func engine(rt *tensor.Runtime, m *nn.GPT2, c cache, requests []generate.Request) (f figures, err error) {
-	e, err := generate.New(rt, generate.GPT2(m), generate.Options{PageTokens: c.pageTokens, Alone: c.alone})
+	e, err := generate.New(rt, generate.GPT2(m), generate.Options{PageTokens: c.pageTokens, Alone: c.alone, Running: len(requests)})
 	if err != nil {
 		return f, err
 	}
