@@ -36,6 +36,7 @@ var imports = map[string][]string{
 	"data":                 {"internal/safetensors"},
 	"profile":              {"tensor", "alloc", "device", "trace", "internal/size"},
 	"train":                {"nn", "tensor", "data", "profile", "inspect", "alloc", "device", "trace", "internal/atomicfile", "internal/safetensors"},
+	"generate":             {"nn", "tensor", "alloc", "device", "trace"},
 	"plan":                 {"train", "alloc", "device", "internal/size"},
 	"cmd/headroom":         {"*"},
 	"device/devicetest":    {"device"},

@@ -50,8 +50,8 @@ func images(t *testing.T) string {
 	return dir
 }
 
-// texts writes texts in two classes, to train and to test on.
-func texts(t *testing.T) string {
+// petTexts writes texts in two classes, to train and to test on.
+func petTexts(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for part, n := range map[string]int{"train": 12, "test": 6} {
@@ -95,7 +95,7 @@ func jobs(t *testing.T) map[string][]string {
 		"tokens":  append([]string{"--model", "gpt2-nano", "--data", bin, "--validation", "0.1"}, seq...),
 		"npy":     append([]string{"--model", "moe-nano", "--data", npy}, seq...),
 		"masked":  append([]string{"--model", "bert-mini", "--data", text(t), "--validation", "0.1"}, seq...),
-		"classes": append([]string{"--model", "bert-mini", "--task", "classes", "--data", texts(t)}, seq...),
+		"classes": append([]string{"--model", "bert-mini", "--task", "classes", "--data", petTexts(t)}, seq...),
 		"images":  {"--model", "resnet-mini", "--data", images(t), "--batch", "16", "--optimizer", "adamw", "--lr", "1e-3"},
 	}
 }
@@ -135,7 +135,7 @@ func TestWords(t *testing.T) {
 			BERT:     nn.BERTConfig{Vocab: 30522, Width: 16, Layers: 1, Heads: 2, Hidden: 16, Context: 8, Types: 2, Eps: 1e-12},
 			Schedule: nn.Cosine{Peak: 1e-2, Steps: 2}, AdamW: nn.AdamWOptions{Eps: 1e-8}}
 		if task == train.Classes {
-			f.data = []string{texts(t)}
+			f.data = []string{petTexts(t)}
 		}
 		d, err := f.openData(t.Context(), &c, io.Discard)
 		if err != nil {
