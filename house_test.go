@@ -26,6 +26,7 @@ var imports = map[string][]string{
 	"internal/safetensors": {"internal/atomicfile"},
 	"device":               {"internal/invariant", "internal/size"},
 	"internal/placement":   {},
+	"internal/remat":       {},
 	"alloc":                {"device", "trace", "internal/placement", "internal/invariant", "internal/size"},
 	"internal/kernel":      {"device", "internal/invariant"},
 	"internal/spill":       {"device", "internal/size"},
