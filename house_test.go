@@ -38,7 +38,7 @@ var imports = map[string][]string{
 	"profile":              {"tensor", "alloc", "device", "trace", "internal/size"},
 	"train":                {"nn", "tensor", "data", "profile", "inspect", "alloc", "device", "trace", "internal/atomicfile", "internal/safetensors"},
 	"generate":             {"nn", "tensor", "alloc", "device", "trace"},
-	"plan":                 {"train", "alloc", "device", "internal/size"},
+	"plan":                 {"train", "tensor", "alloc", "device", "internal/remat", "internal/atomicfile", "internal/size"},
 	"cmd/headroom":         {"*"},
 	"device/devicetest":    {"device"},
 	"internal/story":       {},
