@@ -59,7 +59,7 @@ func newPagedCase(t *testing.T, r *rand.Rand, texts, most int) (*testCase, *page
 	x.o = c.output(x.Rows * x.Heads * x.D)
 	x.spansMemory = c.indices(x.spans)
 	x.table = c.indices(x.addresses())
-	x.QKV, x.O, x.Table, x.Spans = x.qkv.ptr(), x.o.ptr(), x.table.ptr(), x.spansMemory.ptr()
+	x.QKV, x.O, x.Table, x.Spans = x.qkv.ptr().Ptr, x.o.ptr().Ptr, x.table.ptr().Ptr, x.spansMemory.ptr().Ptr
 	return c, x
 }
 
@@ -70,7 +70,7 @@ func (x *pagedCase) addresses() []int32 {
 		for j := range x.Columns {
 			var at uint64
 			if j < len(own) {
-				at = uint64(x.cache.ptr()) + 4*uint64(own[j])
+				at = uint64(x.cache.ptr().Ptr) + 4*uint64(own[j])
 			}
 			words = append(words, int32(uint32(at)), int32(uint32(at>>32)))
 		}
@@ -164,7 +164,7 @@ func BenchmarkPagedAttention(b *testing.B) {
 	for i := range texts {
 		spans = append(spans, int32(i), 1, tokens-1)
 		for j := range tokens / page {
-			a := uint64(at.ptr()) + uint64(4*(i*tokens/page+j)*page*2*heads*d)
+			a := uint64(at.ptr().Ptr) + uint64(4*(i*tokens/page+j)*page*2*heads*d)
 			table = append(table, int32(uint32(a)), int32(uint32(a>>32)))
 		}
 	}
@@ -172,7 +172,7 @@ func BenchmarkPagedAttention(b *testing.B) {
 	for _, a := range c.arrays {
 		copy(a.data, a.before)
 	}
-	p.QKV, p.O, p.Table, p.Spans = in.ptr(), out.ptr(), t.ptr(), n.ptr()
+	p.QKV, p.O, p.Table, p.Spans = in.ptr().Ptr, out.ptr().Ptr, t.ptr().Ptr, n.ptr().Ptr
 	s := &inline{w: device.NewWorkers(2)}
 	defer s.w.Close()
 	for b.Loop() {
