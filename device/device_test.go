@@ -98,6 +98,15 @@ func TestFakeCUDAPinned(t *testing.T) {
 	})
 }
 
+// TestChosen tests the device that the flag -device names, whose capacity must
+// be as Run wants it: such as cuda:0,64MiB.
+func TestChosen(t *testing.T) {
+	if devicetest.Chosen() == "" {
+		t.Skip("the flag -device names none")
+	}
+	devicetest.Run(t, func(t *testing.T) device.Device { return devicetest.Open(t, "") })
+}
+
 func TestOpen(t *testing.T) {
 	for _, c := range []struct {
 		spec, name string
