@@ -53,42 +53,43 @@ func OpenCUDA(o CUDAOptions) (*CUDADevice, error) {
 	if o.Budget != 0 && o.Budget <= o.Workspace {
 		return nil, fmt.Errorf("GPU with a budget of %s: kernels take %s of it as their workspace", size.Format(o.Budget), size.Format(o.Workspace))
 	}
-	context, err := openContext(&o)
+	driver, gpu, err := findGPU(&o)
+	if err != nil {
+		return nil, err
+	}
+	before := usedBytes(driver, gpu, &o)
+	context, err := driver.Retain(gpu)
 	if err != nil {
 		return nil, err
 	}
 	d := &CUDADevice{context: context}
-	if err := d.start(&o); err != nil {
+	if err := d.start(&o, before); err != nil {
 		return nil, errors.Join(err, d.end())
 	}
 	return d, nil
 }
 
-// openContext gives the context of the GPU that o names.
-func openContext(o *CUDAOptions) (*cuda.Context, error) {
-	driver := o.driver
-	if driver == nil {
-		var err error
+// findGPU gives the driver and the GPU that o names.
+func findGPU(o *CUDAOptions) (driver *cuda.Driver, gpu cuda.Device, err error) {
+	if driver = o.driver; driver == nil {
 		if driver, err = cuda.OpenDriver(o.Folders); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
 	n, err := driver.Devices()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if o.Number >= n {
-		return nil, fmt.Errorf("GPU %d does not exist: the driver knows %d of them, from 0 on", o.Number, n)
+		return nil, 0, fmt.Errorf("GPU %d does not exist: the driver knows %d of them, from 0 on", o.Number, n)
 	}
-	gpu, err := driver.Device(o.Number)
-	if err != nil {
-		return nil, err
-	}
-	return driver.Retain(gpu)
+	gpu, err = driver.Device(o.Number)
+	return driver, gpu, err
 }
 
-// start takes the workspace and opens the books.
-func (d *CUDADevice) start(o *CUDAOptions) error {
+// start takes the workspace and opens the books. before is what programs held
+// of the GPU before its context was there.
+func (d *CUDADevice) start(o *CUDAOptions, before uint64) error {
 	c := d.context
 	name, err := c.DeviceName(c.Device)
 	if err != nil {
@@ -108,7 +109,9 @@ func (d *CUDADevice) start(o *CUDAOptions) error {
 		return err
 	}
 	info := Info{Kind: CUDA, Model: name, Name: fmt.Sprintf("cuda:%d", o.Number), Granularity: 2 << 20}
-	info.Overhead = o.Workspace + contextBytes(c, o)
+	if used := usedBytes(c.Driver, c.Device, o); used > before {
+		info.Overhead = used - before
+	}
 	info.Capacity = free &^ (info.Granularity - 1)
 	if o.Budget != 0 {
 		info.Name += "," + size.Exact(o.Budget)
@@ -132,15 +135,6 @@ func (d *CUDADevice) openMemory(info Info, plain bool) (err error) {
 	}
 	d.memory.book, d.memory.plain = newBook(info, 0), m
 	return nil
-}
-
-// contextBytes is what this process holds on the GPU beside the workspace, as
-// the system reports it; 0 where it does not.
-func contextBytes(c *cuda.Context, o *CUDAOptions) uint64 {
-	if o.driver != nil {
-		return 0
-	}
-	return processBytes(c, o.Folders) - o.Workspace
 }
 
 // NewStream gives a stream of the GPU.

@@ -85,10 +85,26 @@ func (m *cudaMemory) close() (err error) {
 	return err
 }
 
-// processBytes is what this process holds of the GPU's memory, by the system's
-// count; 0 where it has none.
-func processBytes(c *cuda.Context, folders []string) uint64 {
-	return 0
+// usedBytes is what all programs together hold of a GPU's memory; 0 where the
+// system does not say.
+func usedBytes(driver *cuda.Driver, gpu cuda.Device, o *CUDAOptions) uint64 {
+	if o.driver != nil {
+		return 0
+	}
+	nvml, err := cuda.OpenNVML(o.Folders)
+	if err != nil {
+		return 0
+	}
+	defer nvml.Close()
+	bus, err := driver.DeviceBus(gpu)
+	if err != nil {
+		return 0
+	}
+	m, err := nvml.Memory(bus)
+	if err != nil {
+		return 0
+	}
+	return m.Used
 }
 
 // cudaHostMemory is page-locked memory of the host.

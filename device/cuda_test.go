@@ -61,7 +61,7 @@ func useCUDA(g *fakeGPU) error {
 	if err != nil {
 		return err
 	}
-	d, err := OpenCUDA(CUDAOptions{Budget: 64 << 20, driver: driver})
+	d, err := OpenCUDA(CUDAOptions{Budget: 64 << 20, Workspace: 1 << 20, driver: driver})
 	if err != nil {
 		return err
 	}

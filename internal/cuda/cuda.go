@@ -66,6 +66,15 @@ func (l *Library) Has(symbol string) bool {
 	return false
 }
 
+// Place is the path by which the library was opened, or its name where the
+// loader chose.
+func (l *Library) Place() string {
+	if l.Path != "" {
+		return l.Path
+	}
+	return l.Name
+}
+
 // Missing lists the symbols of the table that the library lacks.
 func (l *Library) Missing() []string {
 	var missing []string
