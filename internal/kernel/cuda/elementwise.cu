@@ -82,17 +82,17 @@ template <int op> DEV float unaryGrad(float dy, float x) {
 	}
 	case 5: return x > 0 ? dy : x != x ? x : 0;
 	case 6: {
-		float s = sigmoidOf(geluScale * (x + geluCubic * x * x * x));
-		return dy * (s + x * s * (1 - s) * geluScale * (1 + 3 * geluCubic * x * x));
+		Sigmoid s(geluScale * (x + geluCubic * x * x * x));
+		return dy * (s.value + x * s.value * s.rest * geluScale * (1 + 3 * geluCubic * x * x));
 	}
 	case 7: return dy * (normalOf(x) + x * expOf(-0.5f * x * x) * 0.39894228f);
 	case 8: {
-		float s = sigmoidOf(x);
-		return dy * (s + x * s * (1 - s));
+		Sigmoid s(x);
+		return dy * (s.value + x * s.value * s.rest);
 	}
 	case 9: {
-		float s = sigmoidOf(x);
-		return dy * (s * (1 - s));
+		Sigmoid s(x);
+		return dy * (s.value * s.rest);
 	}
 	case 10: return dy * sigmoidOf(x);
 	case 11: return x > 0 ? dy : x < 0 ? -dy : dy * x;

@@ -149,6 +149,18 @@ DEV float tanhOf(float x) {
 
 DEV float sigmoidOf(float x) { return 1 / (1 + expOf(-x)); }
 
+// Sigmoid is 1/(1 + e⁻ˣ) and what it lacks of 1, which near 1 a difference
+// would not give.
+struct Sigmoid {
+	float value, rest;
+
+	DEV Sigmoid(float x) {
+		float e = expOf(x < -80 ? 80 : -x); // finite, so that rest is a number
+		value = 1 / (1 + e);
+		rest = e * value;
+	}
+};
+
 // normalOf is the normal distribution's Φ(x), by the host's formula.
 DEV float normalOf(float x) {
 	float z = absOf(x) * 0.70710678f, t = 1 / (1 + z / 2), p = 0;

@@ -226,7 +226,8 @@ KERNEL(256) cross_entropy_f32(Launch l) {
 	float loss = 0;
 	if (target != l.n[2]) {
 		loss = notANumber;
-		if (target >= 0 && target < cols) loss = (s.top - x[target]) + logSum + l.f[0] * (x[target] - sum / cols);
+		if (target >= 0 && target < cols) loss = (s.top - x[target]) + logSum;
+		if (loss == loss && l.f[0] > 0) loss += l.f[0] * (x[target] - sum / cols); // a target that is no column gave NaN
 	}
 	at<float>(l.ptr[5])[row] = loss;
 }
