@@ -32,7 +32,10 @@
 // another process (Sharer) count there.
 package device
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // Ptr is an address in a device's memory. Zero is no address.
 type Ptr uint64
@@ -168,11 +171,47 @@ const (
 	MaxFloats = 8
 )
 
+// DType is the type of the elements at an address.
+type DType uint8
+
+// The element types. BFloat16 has the exponent of Float32 and 7 bits of
+// fraction, Float16 (IEEE 754 binary16) 5 bits of exponent and 10 of fraction.
+const (
+	Float32 DType = iota
+	Int32
+	BFloat16
+	Float16
+)
+
+// Size is the number of bytes of an element.
+func (d DType) Size() int { return [...]int{4, 4, 2, 2}[d] }
+
+// Float says whether the elements are floating-point numbers.
+func (d DType) Float() bool { return d != Int32 }
+
+// String returns the name, as in float32.
+func (d DType) String() string { return [...]string{"float32", "int32", "bfloat16", "float16"}[d] }
+
+// MarshalText gives the name, for JSON.
+func (d DType) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText takes a name that String gives.
+func (d *DType) UnmarshalText(name []byte) error {
+	for t := Float32; t <= Float16; t++ {
+		if t.String() == string(name) {
+			*d = t
+			return nil
+		}
+	}
+	return fmt.Errorf("unknown element type %q: want float32, bfloat16, float16 or int32", name)
+}
+
 // Launch is one computation with its arguments and its cost. It holds no
 // pointers to Go memory but the kernel, so queueing one allocates nothing.
 type Launch struct {
 	Kernel *Kernel
 	Ptr    [MaxPtrs]Ptr
+	Type   [MaxPtrs]DType // of the elements at Ptr
 	Int    [MaxInts]int
 	Float  [MaxFloats]float32
 	Bytes  uint64 // least memory traffic: operands read and results written once

@@ -50,17 +50,21 @@ var stepsOf = map[string]func(rt *tensor.Runtime, around nn.Around) (kept uint64
 	},
 }
 
-// TestPredictedMemory takes a step of each model on a device that computes
-// nothing and on one that does: they reach the same peak, to the byte.
+// TestPredictedMemory takes a step of each model, in each precision, on a
+// device that computes nothing and on one that does: they reach the same peak,
+// to the byte.
 func TestPredictedMemory(t *testing.T) {
 	for name, step := range stepsOf {
-		for _, around := range []nn.Around{nil, recompute} {
-			predicted, measured := nullRuntime(t), runtime(t)
-			step(predicted, around)
-			step(measured, around)
-			p, m := predicted.Allocator().Stats().PeakLive, measured.Allocator().Stats().PeakLive
-			if p != m || p == 0 {
-				t.Errorf("%s: peak of %d bytes, predicted %d", name, m, p)
+		for _, d := range []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16} {
+			for _, around := range []nn.Around{nil, recompute} {
+				predicted, measured := nullRuntime(t), runtime(t)
+				for _, rt := range []*tensor.Runtime{predicted, measured} {
+					rt.Autocast(d, func() { step(rt, around) })
+				}
+				p, m := predicted.Allocator().Stats().PeakLive, measured.Allocator().Stats().PeakLive
+				if p != m || p == 0 {
+					t.Errorf("%s in %s: peak of %d bytes, predicted %d", name, d, m, p)
+				}
 			}
 		}
 	}
@@ -119,23 +123,32 @@ func update(m nn.Module, loss func(tokens, mask, labels *tensor.Tensor) *tensor.
 // million for each image of ResNet-50 and ResNet-152. Of transformers it is at
 // most two thirds; of a residual network, which keeps each convolution's result
 // and each block's sum, at most five sixths.
-func TestKeptBytes(t *testing.T) {
+func TestKeptBytes(t *testing.T) { checkKept(t, tensor.Float32, [4]float64{66, 64, 84.3, 175.8}) }
+
+// TestKeptBytesMixed is TestKeptBytes under autocast to bfloat16, where PyTorch
+// keeps 42 and 36 bytes, and for images half of what it keeps in float32.
+func TestKeptBytesMixed(t *testing.T) {
+	checkKept(t, tensor.BFloat16, [4]float64{42, 36, 42.15, 87.9})
+}
+
+func checkKept(t *testing.T, d tensor.DType, ofPyTorch [4]float64) {
+	t.Helper()
 	const batch, seq, width = 8, 128, 128
 	u := float64(batch * seq * width)
 	layers := func(kept func(rt *tensor.Runtime, layers int) uint64) float64 {
 		return float64(kept(nullRuntime(t), 3)-kept(nullRuntime(t), 2)) / u
 	}
 	image := func(name string) float64 {
-		return float64(keptByResNet(nullRuntime(t), name, 2)-keptByResNet(nullRuntime(t), name, 1)) / 1e6
+		return float64(keptByResNet(nullRuntime(t), d, name, 2)-keptByResNet(nullRuntime(t), d, name, 1)) / 1e6
 	}
 	for _, c := range []struct {
 		name                 string
 		got, ofPyTorch, part float64
 	}{
-		{"BERT", layers(func(rt *tensor.Runtime, n int) uint64 { return keptByBERT(rt, n, batch, seq, width) }), 66, 2. / 3},
-		{"GPT-2", layers(func(rt *tensor.Runtime, n int) uint64 { return keptByGPT2(rt, n, batch, seq, width) }), 64, 2. / 3},
-		{"ResNet-50", image("resnet50"), 84.3, 5. / 6},
-		{"ResNet-152", image("resnet152"), 175.8, 5. / 6},
+		{"BERT", layers(func(rt *tensor.Runtime, n int) uint64 { return keptByBERT(rt, d, n, batch, seq, width) }), ofPyTorch[0], 2. / 3},
+		{"GPT-2", layers(func(rt *tensor.Runtime, n int) uint64 { return keptByGPT2(rt, d, n, batch, seq, width) }), ofPyTorch[1], 2. / 3},
+		{"ResNet-50", image("resnet50"), ofPyTorch[2], 5. / 6},
+		{"ResNet-152", image("resnet152"), ofPyTorch[3], 5. / 6},
 	} {
 		t.Logf("%s keeps %.2f, PyTorch %.2f", c.name, c.got, c.ofPyTorch)
 		if c.got > c.ofPyTorch*c.part {
@@ -144,31 +157,32 @@ func TestKeptBytes(t *testing.T) {
 	}
 }
 
-func keptByBERT(rt *tensor.Runtime, layers, batch, seq, width int) uint64 {
+func keptByBERT(rt *tensor.Runtime, d tensor.DType, layers, batch, seq, width int) uint64 {
 	model := nn.NewMaskedLM(rt, nn.BERTConfig{Vocab: 100, Width: width, Layers: layers, Heads: width / 64, Hidden: 4 * width,
 		Context: seq, Types: 2, Dropout: 0.1, AttentionDropout: 0.1, Eps: 1e-12}, 1)
 	x := rt.FromInt32s(trace.Input, make([]int32, batch*seq), batch, seq)
-	return kept(model, func() *tensor.Tensor { return model.Loss(nn.BERTInput{Tokens: x, Mask: x}, x) }, x)
+	return kept(d, model, func() *tensor.Tensor { return model.Loss(nn.BERTInput{Tokens: x, Mask: x}, x) }, x)
 }
 
-func keptByGPT2(rt *tensor.Runtime, layers, batch, seq, width int) uint64 {
+func keptByGPT2(rt *tensor.Runtime, d tensor.DType, layers, batch, seq, width int) uint64 {
 	model := nn.NewGPT2(rt, nn.GPT2Config{Vocab: 100, Width: width, Layers: layers, Heads: width / 64, Context: seq}, 1)
 	x := rt.FromInt32s(trace.Input, make([]int32, batch*seq), batch, seq)
-	return kept(model, func() *tensor.Tensor { return model.Loss(x, x) }, x)
+	return kept(d, model, func() *tensor.Tensor { return model.Loss(x, x) }, x)
 }
 
-func keptByResNet(rt *tensor.Runtime, name string, batch int) uint64 {
+func keptByResNet(rt *tensor.Runtime, d tensor.DType, name string, batch int) uint64 {
 	c, _ := nn.LookupResNet(name)
 	model := nn.NewResNet(rt, c, 1)
 	x := rt.FromFloat32s(trace.Input, make([]float32, batch*3*224*224), batch, 3, 224, 224)
 	y := rt.FromInt32s(trace.Input, make([]int32, batch), batch)
-	return kept(model, func() *tensor.Tensor { return model.Loss(x, y) }, x, y)
+	return kept(d, model, func() *tensor.Tensor { return model.Loss(x, y) }, x, y)
 }
 
 // kept is the bytes of activations between forward and backward.
-func kept(m nn.Module, loss func() *tensor.Tensor, inputs ...*tensor.Tensor) uint64 {
+func kept(d tensor.DType, m nn.Module, loss func() *tensor.Tensor, inputs ...*tensor.Tensor) uint64 {
 	rt := inputs[0].Runtime()
-	l := loss()
+	var l *tensor.Tensor
+	rt.Autocast(d, func() { l = loss() })
 	bytes := rt.Allocator().Stats().ByPurpose[trace.Activation].Live
 	l.Release()
 	nn.Release(m)

@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/kernel"
 	"github.com/headroom-go/headroom/trace"
 )
@@ -33,12 +32,13 @@ func AttentionWith(q, k, v *Tensor, o AttentionOptions) *Tensor {
 		fail("Attention of q %v, k %v, v %v", q, k, v)
 	}
 	rt := q.rt
+	defer rt.lower(&q, &k, &v)()
 	n := rt.node("attention", q, k, v)
 	var saves [3]*saved
 	if n != nil {
 		saves = [3]*saved{n.save(q), n.save(k), n.save(v)}
 	}
-	y := rt.Empty(Float32, trace.Activation, q.shape...)
+	y := rt.Empty(promote(q, k, v), trace.Activation, q.shape...)
 	in := [3]*Tensor{q.contiguous(), k.contiguous(), v.contiguous()}
 	defer releaseAll(in[:]...)
 	a := rt.attention(q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.shape[3], o)
@@ -50,7 +50,7 @@ func AttentionWith(q, k, v *Tensor, o AttentionOptions) *Tensor {
 		var in, to [3]*Tensor
 		for i, s := range saves {
 			t := s.take()
-			in[i], to[i] = t.contiguous(), rt.Empty(Float32, trace.Activation, t.shape...)
+			in[i], to[i] = t.contiguous(), rt.Empty(t.dtype, trace.Activation, t.shape...)
 			t.Release()
 		}
 		r.a.Q, r.a.K, r.a.V = in[0].ptr(), in[1].ptr(), in[2].ptr()
@@ -77,12 +77,13 @@ func SelfAttentionWith(qkv *Tensor, heads int, o AttentionOptions) *Tensor {
 		fail("SelfAttention of qkv %v with %d heads", qkv, heads)
 	}
 	rt, B, T, C := qkv.rt, qkv.shape[0], qkv.shape[1], qkv.shape[2]/3
+	defer rt.lower(&qkv)()
 	n := rt.node("self_attention", qkv)
 	var sq *saved
 	if n != nil {
 		sq = n.save(qkv)
 	}
-	y := rt.Empty(Float32, trace.Activation, B, T, C)
+	y := rt.Empty(qkv.dtype, trace.Activation, B, T, C)
 	a := rt.attention(B, heads, T, T, C/heads, o)
 	a.QStride = [3]int{T * 3 * C, a.D, 3 * C}
 	a.KStride, a.VStride = a.QStride, a.QStride
@@ -100,10 +101,10 @@ func SelfAttentionWith(qkv *Tensor, heads int, o AttentionOptions) *Tensor {
 }
 
 // packed is where the queries, keys and values of qkv begin.
-func packed(qkv *Tensor) (q, k, v device.Ptr) {
-	step := device.Ptr(qkv.shape[2] / 3 * qkv.dtype.Size())
+func packed(qkv *Tensor) (q, k, v kernel.Array) {
+	step := qkv.shape[2] / 3
 	q = qkv.ptr()
-	return q, q + step, q + 2*step
+	return q, q.From(step), q.From(2 * step)
 }
 
 // attention describes one but for the operands.
@@ -148,7 +149,7 @@ func attend(n *node, y *Tensor, a kernel.Attention, mask *Tensor) *attended {
 	return r
 }
 
-func (r *attended) backward(g *Tensor, dq, dk, dv device.Ptr, accumulate bool) {
+func (r *attended) backward(g *Tensor, dq, dk, dv kernel.Array, accumulate bool) {
 	out, lse := r.out.take(), r.lse.take()
 	delta := r.rt.Empty(Float32, trace.Workspace, lse.shape...)
 	defer releaseAll(out, lse, delta)

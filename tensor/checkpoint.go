@@ -18,7 +18,7 @@ func Checkpoint(x *Tensor, f func(*Tensor) *Tensor) *Tensor {
 	if rt.noGrad {
 		return f(x)
 	}
-	c := &checkpoint{rt: rt, f: f, draws: rt.draws, seed: rt.seed, needsGrad: x.NeedsGrad(), source: x.node}
+	c := &checkpoint{rt: rt, f: f, draws: rt.draws, seed: rt.seed, cast: rt.casts.to, needsGrad: x.NeedsGrad(), source: x.node}
 	c.input = (&node{name: "checkpoint"}).save(x)
 	var y *Tensor
 	rt.WithSaver(c, func() { y = f(x) })
@@ -38,6 +38,7 @@ type checkpoint struct {
 	needsGrad bool
 	seed      uint64 // of the random choices, with those made before
 	draws     uint64
+	cast      DType // of the Autocast that was on
 	source    *node // of the input in the first run
 	values    []remade
 	held      int  // values not dropped yet
@@ -139,7 +140,8 @@ func (c *checkpoint) untilEnough(x *Tensor) (y *Tensor) {
 			c.rt.dropUnbound()
 		}
 	}()
-	return c.f(x)
+	c.rt.Autocast(c.cast, func() { y = c.f(x) })
+	return y
 }
 
 // refill is the Saver of the second run.

@@ -16,6 +16,7 @@ type ConvParams struct{ Stride, Padding, Dilation, Groups int }
 // wanted, and w if x's is. Patches of x are never held as a matrix.
 func Conv2D(x, w, bias *Tensor, p ConvParams) *Tensor {
 	rt, k := x.rt, convOf(x, w, bias, p)
+	defer rt.lower(&x, &w)()
 	n := rt.node("conv2d", x, w, bias)
 	var sx, sw *saved
 	if n != nil {
@@ -23,7 +24,7 @@ func Conv2D(x, w, bias *Tensor, p ConvParams) *Tensor {
 	}
 	d := x.contiguous()
 	defer d.Release()
-	y := rt.Empty(Float32, trace.Activation, k.N, k.M, k.OH(), k.OW())
+	y := rt.Empty(promote(x, w), trace.Activation, k.N, k.M, k.OH(), k.OW())
 	at := k
 	at.X, at.Weight, at.Bias, at.Y = d.ptr(), w.ptr(), address(bias), y.ptr()
 	kernel.Convolve(rt.stream, at)

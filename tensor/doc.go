@@ -45,6 +45,32 @@
 // Random choices (Dropout) are not saved at all: they follow from a seed and a
 // count, which a checkpoint sets back for its second run.
 //
+// # Mixed precision
+//
+// Tensors may be of float32, bfloat16 or float16 (DType). Every operation takes
+// each of them, computes in float32 and rounds its result once; operands of two
+// types give float32. Under Runtime.Autocast(d, f) the operations fall into
+// three families:
+//
+//   - Linear, MatMul, Attention, SelfAttention and Conv2D compute in d: their
+//     operands are cast before the operation is recorded, so that what is saved
+//     has 16 bits. A bias stays float32. So does the gradient of a parameter,
+//     which the product adds to in float32; a 16-bit one is never there. Of the
+//     parameter's cast nothing is saved: backward makes it again.
+//   - Exp, Log, RSqrt, Softplus, Sum, Mean, Var, CumSum, Softmax, LogSoftmax,
+//     LayerNorm, RMSNorm, CrossEntropy, MSE and BCEWithLogits give float32. They
+//     read 16-bit operands as they are, which is the same as casting them
+//     first, and save them as they are. LayerNorm and RMSNorm under bfloat16
+//     save a float32 x rounded to bfloat16 (its range is the same): backward
+//     then sees x with an error of 2⁻⁹, as it sees all else. Under float16, whose
+//     range a sum of many layers may leave, they save x itself.
+//   - All others compute in the type of their operands: Gelu, Relu, Dropout,
+//     BatchNorm and Add of 16-bit values give and save 16-bit values.
+//
+// The families are those of PyTorch's autocast. The gradient of a value has the
+// value's type. Autocast is a property of forward; backward and the second run
+// of a checkpoint follow from what was on there.
+//
 // # Errors
 //
 // Misuse (shapes that don't fit, a handle used after release) and a lack of

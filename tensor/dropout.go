@@ -20,7 +20,7 @@ func Dropout(x *Tensor, p float32) *Tensor {
 	n, seed := rt.node("dropout", x), rt.draw()
 	d := x.contiguous()
 	defer d.Release()
-	y := rt.Empty(Float32, trace.Activation, x.shape...)
+	y := rt.Empty(x.dtype, trace.Activation, x.shape...)
 	kernel.Dropout(rt.stream, y.Len(), y.ptr(), d.ptr(), p, seed, false)
 	return n.bind(y, func(g *Tensor) {
 		dst, acc := n.over(0, g)

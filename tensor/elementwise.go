@@ -63,7 +63,7 @@ func Scale(x *Tensor, factor float32) *Tensor {
 	n := rt.node("scale", x)
 	d := x.contiguous()
 	defer d.Release()
-	out := rt.Empty(Float32, trace.Activation, x.shape...)
+	out := rt.Empty(x.dtype, trace.Activation, x.shape...)
 	kernel.Scale(rt.stream, out.Len(), out.ptr(), d.ptr(), factor, false)
 	return n.bind(out, func(g *Tensor) {
 		dst, acc := n.over(0, g)
@@ -125,16 +125,19 @@ func with(t *Tensor, f func(t *Tensor) *Tensor) *Tensor {
 // plain computes a binary operation outside any record.
 func plain(op kernel.BinaryOp, a, b *Tensor) *Tensor {
 	shape := broadcast(a.shape, b.shape)
-	out := a.rt.Empty(Float32, trace.Activation, shape...)
+	out := a.rt.Empty(promote(a, b), trace.Activation, shape...)
 	kernel.Binary(a.rt.stream, op, shape, out.ptr(), a.kview(shape), b.kview(shape))
 	return out
 }
 
-// unary computes a unary operation outside any record.
-func unary(op kernel.UnaryOp, x *Tensor) *Tensor {
+// unary computes a unary operation outside any record, in x's type.
+func unary(op kernel.UnaryOp, x *Tensor) *Tensor { return unaryTo(x.dtype, op, x) }
+
+// unaryTo is unary with a result of type t.
+func unaryTo(t DType, op kernel.UnaryOp, x *Tensor) *Tensor {
 	d := x.contiguous()
 	defer d.Release()
-	out := x.rt.Empty(Float32, trace.Activation, x.shape...)
+	out := x.rt.Empty(t, trace.Activation, x.shape...)
 	kernel.Unary(x.rt.stream, op, out.Len(), out.ptr(), d.ptr())
 	return out
 }
@@ -152,15 +155,19 @@ func unaryOver(op kernel.UnaryOp, x *Tensor) *Tensor {
 // recorded computes a unary operation whose gradient follows from x, which it
 // saves. A cheap one is made again for those who save its result.
 func recorded(name string, op kernel.UnaryOp, cheap bool, x *Tensor) *Tensor {
-	n := x.rt.node(name, x)
+	n, t := x.rt.node(name, x), x.dtype
+	switch op {
+	case kernel.Exp, kernel.Log, kernel.RSqrt, kernel.Softplus:
+		t = x.rt.wide(x)
+	}
 	if n == nil {
-		return unary(op, x)
+		return unaryTo(t, op, x)
 	}
 	s := n.save(x)
 	if cheap {
 		n.again = func() *Tensor { return unaryOver(op, s.get()) }
 	}
-	return n.bindUnary(op, s, unary(op, x))
+	return n.bindUnary(op, s, unaryTo(t, op, x))
 }
 
 // bindUnary makes out the result of op on what s saved.
@@ -244,7 +251,7 @@ func Clamp(x *Tensor, least, most float32) *Tensor {
 	}
 	d := x.contiguous()
 	defer d.Release()
-	out := rt.Empty(Float32, trace.Activation, x.shape...)
+	out := rt.Empty(x.dtype, trace.Activation, x.shape...)
 	kernel.Clamp(rt.stream, out.Len(), out.ptr(), d.ptr(), least, most)
 	return n.bind(out, func(g *Tensor) {
 		x := s.take()

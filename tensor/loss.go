@@ -3,15 +3,14 @@ package tensor
 import (
 	"slices"
 
-	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/kernel"
 	"github.com/headroom-go/headroom/trace"
 )
 
-// address is t's, or 0 for nil.
-func address(t *Tensor) device.Ptr {
+// address is t's, or none for nil.
+func address(t *Tensor) (none kernel.Array) {
 	if t == nil {
-		return 0
+		return none
 	}
 	return t.ptr()
 }
@@ -20,7 +19,8 @@ func address(t *Tensor) device.Ptr {
 // negative log-probability of each row's target, int32 [...]; rows whose
 // target is ignore don't count. It saves the logits and one number a row.
 // Backward writes the logits' gradient over the logits where the caller has
-// released them, so that a second set is never held.
+// released them, so that a second set is never held. The loss is float32
+// whatever the logits are.
 func CrossEntropy(logits, targets *Tensor, ignore int32) *Tensor {
 	return CrossEntropyWith(logits, targets, CrossEntropyParams{Ignore: ignore})
 }
@@ -76,7 +76,7 @@ func Embedding(w, index *Tensor) *Tensor {
 	if n != nil {
 		s = n.save(index)
 	}
-	y := rt.Empty(Float32, trace.Activation, append(slices.Clone(index.shape), width)...)
+	y := rt.Empty(w.dtype, trace.Activation, append(slices.Clone(index.shape), width)...)
 	kernel.Embedding(rt.stream, index.Len(), width, rows, y.ptr(), w.ptr(), index.ptr())
 	return n.bind(y, func(g *Tensor) {
 		index := s.take()
@@ -94,6 +94,7 @@ func MSE(a, b *Tensor) *Tensor {
 	if !slices.Equal(a.shape, b.shape) {
 		fail("MSE of %v and %v", a, b)
 	}
+	defer a.rt.raise(&a, &b)()
 	d := Sub(a, b)
 	defer d.Release()
 	s := Mul(d, d)
@@ -107,6 +108,7 @@ func BCEWithLogits(x, t *Tensor) *Tensor {
 	if !slices.Equal(x.shape, t.shape) {
 		fail("BCEWithLogits of logits %v with targets %v", x, t)
 	}
+	defer x.rt.raise(&x, &t)()
 	s := Softplus(x)
 	defer s.Release()
 	p := Mul(x, t)

@@ -3,7 +3,6 @@ package tensor
 import (
 	"slices"
 
-	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/kernel"
 	"github.com/headroom-go/headroom/trace"
 )
@@ -14,6 +13,7 @@ import (
 func Linear(x, w, bias *Tensor, transposed bool) *Tensor {
 	in, out := linearSizes(x, w, bias, transposed)
 	rt := x.rt
+	defer rt.lower(&x, &w)()
 	n := rt.node("linear", x, w, bias)
 	var sx, sw *saved
 	if n != nil {
@@ -22,7 +22,7 @@ func Linear(x, w, bias *Tensor, transposed bool) *Tensor {
 	shape := slices.Clone(x.shape)
 	shape[len(shape)-1] = out
 	rows := numel(shape[:len(shape)-1])
-	y := rt.Empty(Float32, trace.Activation, shape...)
+	y := rt.Empty(promote(x, w), trace.Activation, shape...)
 	linear(x, w, bias, y, rows, in, out, transposed)
 	return n.bind(y, func(g *Tensor) {
 		if n.wants(2) {
@@ -88,6 +88,7 @@ func MatMul(a, b *Tensor) *Tensor {
 	if len(a.shape) < 2 || len(b.shape) < 2 || a.Dim(-1) != b.Dim(-2) {
 		fail("MatMul of %v and %v", a, b)
 	}
+	defer a.rt.lower(&a, &b)()
 	n := a.rt.node("matmul", a, b)
 	var sa, sb *saved
 	if n != nil {
@@ -115,7 +116,7 @@ func product(a, b *Tensor) *Tensor {
 	rt := a.rt
 	m, k, n := a.Dim(-2), a.Dim(-1), b.Dim(-1)
 	batch := broadcast(a.shape[:len(a.shape)-2], b.shape[:len(b.shape)-2])
-	out := rt.Empty(Float32, trace.Activation, append(slices.Clone(batch), m, n)...)
+	out := rt.Empty(promote(a, b), trace.Activation, append(slices.Clone(batch), m, n)...)
 	ma, mb := matrixOf(a, batch), matrixOf(b, batch)
 	defer ma.t.Release()
 	defer mb.t.Release()
@@ -134,7 +135,7 @@ func product(a, b *Tensor) *Tensor {
 // matrix is an operand as the kernel takes it.
 type matrix struct {
 	t     *Tensor // holds the memory
-	ptr   device.Ptr
+	ptr   kernel.Array
 	ld    int
 	trans bool
 	step  int

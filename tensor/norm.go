@@ -31,7 +31,7 @@ func normalise(name string, x, gamma, beta *Tensor, eps float32) *Tensor {
 	l := &norm{n: rt.node(name, x, gamma, beta), rows: x.Len() / cols, cols: cols}
 	d := x.contiguous()
 	defer d.Release()
-	y, rstd := rt.Empty(Float32, trace.Activation, x.shape...), rt.Empty(Float32, trace.Activation, l.rows)
+	y, rstd := rt.Empty(rt.wide(x), trace.Activation, x.shape...), rt.Empty(Float32, trace.Activation, l.rows)
 	defer rstd.Release()
 	var mean *Tensor
 	if beta != nil {
@@ -42,12 +42,16 @@ func normalise(name string, x, gamma, beta *Tensor, eps float32) *Tensor {
 	if l.n == nil {
 		return y
 	}
+	if rt.casts.to == BFloat16 && x.dtype == Float32 && !rt.byRecipe(x) {
+		x = x.converted(BFloat16)
+		defer x.Release()
+	}
 	for i, t := range []*Tensor{x, mean, rstd, gamma, beta} {
 		if t != nil {
 			l.saved[i] = l.n.save(t)
 		}
 	}
-	l.n.again = l.again
+	l.result, l.n.again = y.dtype, l.again
 	return l.n.bind(y, l.backward)
 }
 
@@ -55,6 +59,7 @@ func normalise(name string, x, gamma, beta *Tensor, eps float32) *Tensor {
 type norm struct {
 	n          *node
 	rows, cols int
+	result     DType
 	saved      [5]*saved // x, mean, rstd, gamma, beta; nil where there is none
 }
 
@@ -76,7 +81,7 @@ func (l *norm) again() *Tensor {
 	t := l.operands((*saved).get)
 	defer releaseAll(t[:]...)
 	x := t[0]
-	y := x.rt.Empty(Float32, trace.Activation, x.shape...)
+	y := x.rt.Empty(l.result, trace.Activation, x.shape...)
 	kernel.LayerNormApply(x.rt.stream, l.rows, l.cols, y.ptr(), x.ptr(), address(t[1]), address(t[2]), address(t[3]), address(t[4]))
 	return y
 }
@@ -144,7 +149,7 @@ func BatchNorm(x, gamma, beta *Tensor, p BatchNormParams) *Tensor {
 	defer d.Release()
 	mean, rstd := b.statistics(d, p)
 	defer releaseAll(mean, rstd)
-	y := rt.Empty(Float32, trace.Activation, x.shape...)
+	y := rt.Empty(x.dtype, trace.Activation, x.shape...)
 	kernel.BatchNormApply(rt.stream, b.of(d, mean, rstd, gamma, beta), y.ptr())
 	if b.n == nil {
 		return y
@@ -205,7 +210,7 @@ func (b *batchNorm) operands(value func(*saved) *Tensor) (ts [5]*Tensor) {
 func (b *batchNorm) again() *Tensor {
 	t := b.operands((*saved).get)
 	defer releaseAll(t[:]...)
-	y := t[0].rt.Empty(Float32, trace.Activation, t[0].shape...)
+	y := t[0].rt.Empty(t[0].dtype, trace.Activation, t[0].shape...)
 	kernel.BatchNormApply(y.rt.stream, b.of(t[0], t[1], t[2], t[3], t[4]), y.ptr())
 	return y
 }

@@ -56,7 +56,7 @@ func poolOf(name string, x *Tensor, p PoolParams) (k kernel.Pool, shape []int) {
 
 // pool runs k. Its gradient reads x where it must be saved.
 func pool(name string, x *Tensor, shape []int, k kernel.Pool, save bool, forward func(device.Stream, kernel.Pool),
-	backward func(device.Stream, kernel.Pool, device.Ptr, device.Ptr, bool)) *Tensor {
+	backward func(device.Stream, kernel.Pool, kernel.Array, kernel.Array, bool)) *Tensor {
 	rt := x.rt
 	n := rt.node(name, x)
 	var s *saved
@@ -65,7 +65,7 @@ func pool(name string, x *Tensor, shape []int, k kernel.Pool, save bool, forward
 	}
 	d := x.contiguous()
 	defer d.Release()
-	y := rt.Empty(Float32, trace.Activation, shape...)
+	y := rt.Empty(x.dtype, trace.Activation, shape...)
 	at := k
 	at.X, at.Y = d.ptr(), y.ptr()
 	forward(rt.stream, at)

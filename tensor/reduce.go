@@ -20,7 +20,7 @@ func Sum(t *Tensor, dims ...int) *Tensor {
 		kept, shape = slices.Repeat([]int{1}, len(t.shape)), []int{}
 	}
 	n := t.rt.node("sum", t)
-	out := t.rt.Empty(Float32, trace.Activation, shape...)
+	out := t.rt.Empty(t.rt.wide(t), trace.Activation, shape...)
 	wide := out.view(kept, denseStrides(kept), 0)
 	defer wide.Release()
 	kernel.SumTo(t.rt.stream, t.shape, wide.kview(t.shape), t.kview(t.shape), false)
@@ -45,7 +45,7 @@ func Softmax(x *Tensor) *Tensor {
 	n := rt.node("softmax", x)
 	d := x.contiguous()
 	defer d.Release()
-	y := rt.Empty(Float32, trace.Activation, x.shape...)
+	y := rt.Empty(rt.wide(x), trace.Activation, x.shape...)
 	rows := y.Len() / max(cols, 1)
 	kernel.Softmax(rt.stream, rows, cols, y.ptr(), d.ptr())
 	if n == nil {
@@ -71,7 +71,7 @@ func logSoftmax(x *Tensor) *Tensor {
 	n := rt.node("log_softmax", x)
 	d := x.contiguous()
 	defer d.Release()
-	y := rt.Empty(Float32, trace.Activation, x.shape...)
+	y := rt.Empty(rt.wide(x), trace.Activation, x.shape...)
 	rows := y.Len() / max(cols, 1)
 	kernel.LogSoftmax(rt.stream, rows, cols, y.ptr(), d.ptr())
 	if n == nil {
@@ -131,7 +131,7 @@ func cumSum(x *Tensor) *Tensor {
 	n := rt.node("cum_sum", x)
 	d := x.contiguous()
 	defer d.Release()
-	y := rt.Empty(Float32, trace.Activation, x.shape...)
+	y := rt.Empty(rt.wide(x), trace.Activation, x.shape...)
 	rows := y.Len() / max(cols, 1)
 	kernel.CumSum(rt.stream, rows, cols, y.ptr(), d.ptr(), false, false)
 	return n.bind(y, func(g *Tensor) {

@@ -18,7 +18,8 @@ type Runtime struct {
 
 	noGrad bool
 	saver  Saver
-	rerun  bool   // a function runs a second time for a checkpoint
+	rerun  bool // a function runs a second time for a checkpoint
+	casts  casts
 	seed   uint64 // of random choices
 	draws  uint64 // seeds drawn since SetSeed
 	nodes  uint64 // nodes made so far

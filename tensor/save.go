@@ -22,6 +22,7 @@ type Packed interface {
 // forms is set.
 type saved struct {
 	plain   *Tensor  // a handle of our own, with no past
+	cast    DType    // what plain, a parameter, is cast to; float32 for no cast
 	packed  Packed   // in a Saver's charge
 	recipe  *node    // makes the value again
 	st      *storage // that the value was in when it was saved,
@@ -36,6 +37,8 @@ func (n *node) save(t *Tensor) *saved {
 	case rt.byRecipe(t):
 		s.recipe = t.node
 		s.recipe.refs++
+	case t.master != nil:
+		s.plain, s.cast, s.st, s.version = t.master.Detach(), t.dtype, t.master.st, t.master.st.version
 	case rt.saver != nil && !t.st.persistent:
 		s.packed = rt.saver.Pack(t)
 	default:
@@ -68,6 +71,8 @@ func (s *saved) get() *Tensor {
 		return s.recipe.again()
 	case s.packed != nil:
 		return s.packed.Unpack()
+	case s.cast != Float32:
+		return s.plain.converted(s.cast)
 	}
 	return s.plain.Detach()
 }

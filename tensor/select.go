@@ -55,7 +55,7 @@ func MaskedFill(x, mask *Tensor, value float32) *Tensor {
 // choose computes a selection of shape outside any record; an operand of nil
 // stands for value.
 func choose(mask, a, b *Tensor, value float32, shape []int) *Tensor {
-	out := mask.rt.Empty(Float32, trace.Activation, shape...)
+	out := mask.rt.Empty(promote(a, b), trace.Activation, shape...)
 	m, da, db := spread(mask, shape), spread(a, shape), spread(b, shape)
 	defer releaseAll(m, da, db)
 	kernel.Select(mask.rt.stream, out.Len(), out.ptr(), m.ptr(), address(da), address(db), value)
@@ -107,7 +107,7 @@ func topK(x *Tensor, k int) (values, index *Tensor) {
 	defer d.Release()
 	shape := append(slices.Clone(x.shape[:len(x.shape)-1]), k)
 	rows := x.Len() / cols
-	values, index = rt.Empty(Float32, trace.Activation, shape...), rt.Empty(Int32, trace.Activation, shape...)
+	values, index = rt.Empty(x.dtype, trace.Activation, shape...), rt.Empty(Int32, trace.Activation, shape...)
 	kernel.TopK(rt.stream, rows, cols, k, values.ptr(), index.ptr(), d.ptr())
 	if n == nil {
 		return values, index
@@ -149,7 +149,7 @@ func gather(x, index *Tensor) *Tensor {
 	d := x.contiguous()
 	defer d.Release()
 	rows := x.Len() / cols
-	y := rt.Empty(Float32, trace.Activation, index.shape...)
+	y := rt.Empty(x.dtype, trace.Activation, index.shape...)
 	kernel.Gather(rt.stream, rows, cols, k, y.ptr(), d.ptr(), index.ptr())
 	return n.bind(y, func(g *Tensor) { n.gatherGrad(s, g, rows, cols, k) })
 }
@@ -219,7 +219,7 @@ func indexAdd(x, index, src *Tensor) *Tensor {
 		index := s.take()
 		defer index.Release()
 		n.contribute(1, func() *Tensor {
-			d := rt.Empty(Float32, trace.Activation, index.Len(), width)
+			d := rt.Empty(g.dtype, trace.Activation, index.Len(), width)
 			kernel.Embedding(rt.stream, index.Len(), width, rows, d.ptr(), g.ptr(), index.ptr())
 			return d
 		})

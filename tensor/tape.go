@@ -10,6 +10,7 @@ import (
 // slot is where the gradient of one value is collected.
 type slot struct {
 	rt      *Runtime
+	dtype   DType
 	shape   []int
 	purpose trace.Purpose
 	grad    *Tensor // dense; nil until the first contribution
@@ -43,20 +44,20 @@ func (s *slot) target() (dst *Tensor, accumulate bool) {
 		return s.grad, true
 	}
 	old := s.take()
-	s.set(s.rt.Empty(Float32, s.purpose, s.shape...))
+	s.set(s.rt.Empty(s.dtype, s.purpose, s.shape...))
 	if old == nil {
 		return s.grad, false
 	}
-	s.rt.stream.Copy(s.grad.ptr(), old.ptr(), old.Bytes())
+	s.rt.stream.Copy(s.grad.ptr().Ptr, old.ptr().Ptr, old.Bytes())
 	old.Release()
 	return s.grad, true
 }
 
 // add contributes g, a dense gradient, taking over the handle. The memory is
 // shared where nothing was collected yet, but for leaves, whose gradient is
-// their own.
+// their own, and where g is of another type.
 func (s *slot) add(g *Tensor) {
-	if s.grad == nil && s.purpose != trace.Gradient {
+	if s.grad == nil && s.purpose != trace.Gradient && g.dtype == s.dtype {
 		s.set(g)
 		return
 	}
@@ -85,12 +86,12 @@ type node struct {
 }
 
 // node begins the record of an operation that computes with its inputs, which
-// must be float32 (nil ones are left out of account, with an edge that leads
+// must be floating-point (nil ones are left out of account, with an edge that leads
 // nowhere). It returns nil if nothing is to be recorded.
 func (rt *Runtime) node(name string, inputs ...*Tensor) *node {
 	for _, t := range inputs {
-		if t != nil && t.dtype != Float32 {
-			fail("%s of %v: only float32 is computed with", name, t)
+		if t != nil && !t.dtype.Float() {
+			fail("%s of %v: only floating-point numbers are computed with", name, t)
 		}
 	}
 	return rt.viewNode(name, inputs...)
@@ -144,7 +145,7 @@ func (n *node) bind(out *Tensor, backward func(g *Tensor)) *Tensor {
 	}
 	n.backward = backward
 	out.rt.unbound = nil
-	n.result = slot{rt: out.rt, shape: out.shape, purpose: trace.Activation}
+	n.result = slot{rt: out.rt, dtype: out.dtype, shape: out.shape, purpose: trace.Activation}
 	n.refs++
 	out.node = n
 	return out
@@ -158,11 +159,11 @@ func (n *node) wants(i int) bool { return n.inputs[i].to != nil }
 func (n *node) into(i int) (dst *Tensor, accumulate bool) { return n.inputs[i].to.target() }
 
 // over is like into, but lets the kernel write over src, a value of the same
-// shape that backward is about to release, where that is its last use and
+// shape and type that backward is about to release, where that is its last use and
 // nothing was collected yet.
 func (n *node) over(i int, src *Tensor) (dst *Tensor, accumulate bool) {
 	s := n.inputs[i].to
-	if s.grad == nil && s.purpose != trace.Gradient && src.st.refs == 1 && src.dense() {
+	if s.grad == nil && s.purpose != trace.Gradient && src.st.refs == 1 && src.dense() && src.dtype == s.dtype {
 		return s.set(src.view(s.shape, denseStrides(s.shape), src.offset)), false
 	}
 	return s.target()
@@ -210,6 +211,7 @@ func (t *Tensor) Backward(seed float32) {
 		fail("Backward from %v: only a single element has a gradient", t)
 	}
 	rt := t.rt
+	defer rt.outsideAutocast()()
 	rt.NoGrad(func() {
 		rt.WithSaver(nil, func() {
 			g := rt.Full(seed, t.shape...)

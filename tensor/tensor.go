@@ -14,18 +14,15 @@ import (
 const MaxDims = kernel.MaxDims
 
 // DType is the type of a tensor's elements.
-type DType uint8
+type DType = device.DType
 
+// The element types.
 const (
-	Float32 DType = iota
-	Int32
+	Float32  = device.Float32
+	Int32    = device.Int32
+	BFloat16 = device.BFloat16
+	Float16  = device.Float16
 )
-
-// Size is the number of bytes of an element.
-func (d DType) Size() int { return 4 }
-
-// String returns the name, as in float32.
-func (d DType) String() string { return [...]string{"float32", "int32"}[d] }
 
 // storage is one block of memory under one or more handles.
 type storage struct {
@@ -47,6 +44,7 @@ type Tensor struct {
 	node *node // the operation that made it; nil where no gradient flows
 	leaf *slot // its own gradient, for leaves that ask for one
 
+	master     *Tensor // the parameter that this is a cast of, whose gradient is leaf
 	owner      *slot   // whose gradient this handle is
 	serial     uint64  // grows with every handle
 	prev, next *Tensor // the runtime's ring of unreleased handles
@@ -143,7 +141,7 @@ func (t *Tensor) drop() {
 	if n := t.node; n != nil {
 		n.unref()
 	}
-	if t.leaf != nil && t.st.refs == 0 {
+	if t.leaf != nil && t.master == nil && t.st.refs == 0 {
 		t.leaf.clear()
 	}
 	if t.owner != nil {
@@ -165,7 +163,10 @@ func (t *Tensor) RequireGrad() *Tensor {
 		fail("RequireGrad on the result of %s: only a leaf can ask for its gradient", t.node.name)
 	}
 	if t.leaf == nil {
-		t.leaf = &slot{rt: t.rt, shape: t.shape, purpose: trace.Gradient}
+		if !t.dtype.Float() {
+			fail("RequireGrad on %v: only floating-point numbers have a gradient", t)
+		}
+		t.leaf = &slot{rt: t.rt, dtype: t.dtype, shape: t.shape, purpose: trace.Gradient}
 	}
 	return t
 }
@@ -215,14 +216,14 @@ func (t *Tensor) String() string { return fmt.Sprintf("%s%v", t.dtype, t.shape) 
 func (t *Tensor) Upload(src []byte) {
 	t.whole("Upload", len(src))
 	t.st.version++
-	t.rt.stream.Upload(t.ptr(), src)
+	t.rt.stream.Upload(t.ptr().Ptr, src)
 }
 
 // Download queues a copy of t, which is dense, into dst, which holds it after
 // the next Sync.
 func (t *Tensor) Download(dst []byte) {
 	t.whole("Download", len(dst))
-	t.rt.stream.Download(dst, t.ptr())
+	t.rt.stream.Download(dst, t.ptr().Ptr)
 }
 
 func (t *Tensor) whole(what string, n int) {
@@ -232,9 +233,15 @@ func (t *Tensor) whole(what string, n int) {
 	}
 }
 
-// Float32s waits and returns the elements in row-major order.
+// Float32s waits and returns the elements in row-major order, those of 16 bits
+// widened.
 func (t *Tensor) Float32s() []float32 {
 	d := t.contiguous()
+	if t.dtype == BFloat16 || t.dtype == Float16 {
+		half := d
+		d = half.converted(Float32)
+		half.Release()
+	}
 	defer d.Release()
 	out := make([]float32, t.Len())
 	d.Download(device.BytesOf(out))
@@ -242,10 +249,10 @@ func (t *Tensor) Float32s() []float32 {
 	return out
 }
 
-// ptr is the address of the first element.
-func (t *Tensor) ptr() device.Ptr {
+// ptr is the address of the first element, with their type.
+func (t *Tensor) ptr() kernel.Array {
 	t.use()
-	return t.st.block.Ptr() + device.Ptr(t.offset*t.dtype.Size())
+	return kernel.Array{Ptr: t.st.block.Ptr(), Type: t.dtype}.From(t.offset)
 }
 
 // kview is t as a kernel's operand, broadcast to shape.
@@ -280,9 +287,17 @@ func (t *Tensor) copyDense() *Tensor {
 	return c
 }
 
-// Set replaces the elements of t, dense float32, by data; it waits until data
-// may be reused.
+// Set replaces the elements of t, dense and floating-point, by data, rounded
+// where t has 16 bits; it waits until data may be reused.
 func (t *Tensor) Set(data []float32) {
+	if t.dtype == BFloat16 || t.dtype == Float16 {
+		t.whole("Set", len(data)*t.dtype.Size())
+		from := t.rt.FromFloat32s(trace.Workspace, data, t.shape...)
+		defer from.Release()
+		t.st.version++
+		kernel.Copy(t.rt.stream, t.shape, t.kview(t.shape), from.kview(t.shape), false)
+		return
+	}
 	t.Upload(device.BytesOf(data))
 	t.rt.mustSync()
 }

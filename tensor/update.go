@@ -15,7 +15,7 @@ type AdamWParams = kernel.AdamWParams
 // AdamW updates p from its gradient, multiplied by scale (one element; nil for
 // 1), in one pass over the four arrays.
 func (m *Moments) AdamW(p, scale *Tensor, params AdamWParams) {
-	p.st.version++
+	updatable(p)
 	kernel.AdamW(p.rt.stream, p.Len(), p.ptr(), p.Grad().ptr(), m.Mean.ptr(), m.Square.ptr(), address(scale), params)
 }
 

@@ -1,7 +1,6 @@
 package tensor
 
 import (
-	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/kernel"
 	"github.com/headroom-go/headroom/trace"
 )
@@ -34,13 +33,21 @@ func NewStates(p *Tensor, n int) []*Tensor {
 	return states
 }
 
+// updatable panics unless p is float32, and counts the change.
+func updatable(p *Tensor) {
+	if p.dtype != Float32 {
+		fail("update of %v: optimizers change float32 parameters alone", p)
+	}
+	p.st.version++
+}
+
 // Update changes p by one step of a rule from its gradient, multiplied by
 // scale (one element; nil for 1), in one pass over all arrays.
 func Update(rule UpdateRule, p, scale *Tensor, states []*Tensor, params UpdateParams) {
-	var at [3]device.Ptr
+	var at [3]kernel.Array
 	for i, s := range states {
 		at[i] = s.ptr()
 	}
-	p.st.version++
+	updatable(p)
 	kernel.Update(p.rt.stream, rule, p.Len(), p.ptr(), p.Grad().ptr(), at, address(scale), params)
 }

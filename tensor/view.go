@@ -131,14 +131,14 @@ func Concat(dim int, ts ...*Tensor) *Tensor {
 	sizes := make([]int, len(ts))
 	shape[dim] = 0
 	for i, t := range ts {
-		if t.dtype != ts[0].dtype || len(t.shape) != len(shape) || !slices.Equal(t.shape[:dim], shape[:dim]) || !slices.Equal(t.shape[dim+1:], shape[dim+1:]) {
+		if t.dtype.Float() != ts[0].dtype.Float() || len(t.shape) != len(shape) || !slices.Equal(t.shape[:dim], shape[:dim]) || !slices.Equal(t.shape[dim+1:], shape[dim+1:]) {
 			fail("Concat along dimension %d of %v and %v", dim, ts[0], t)
 		}
 		sizes[i] = t.shape[dim]
 		shape[dim] += sizes[i]
 	}
 	n := rt.viewNode("concat", ts...)
-	out := rt.Empty(ts[0].dtype, trace.Activation, shape...)
+	out := rt.Empty(promote(ts...), trace.Activation, shape...)
 	eachPart(out, dim, sizes, func(i int, part *Tensor) {
 		kernel.Copy(rt.stream, part.shape, part.kview(part.shape), ts[i].kview(part.shape), false)
 	})

@@ -26,6 +26,8 @@ import (
 //
 // Threads share the heads, and in the forward pass chunks of queries as well.
 // Whatever is summed over keys or queries is summed by one thread in order.
+// Operands of 16 bits are read to scratch memory and written from there, a head
+// (or a chunk of its queries) at a time.
 
 const (
 	keyBlock   = 256 // keys whose packed K and V stay in the second-level cache
@@ -50,7 +52,8 @@ func AttentionForward(s device.Stream, a Attention) {
 	}
 	l := device.Launch{Kernel: attentionForwardKernel}
 	l.Flops = 4 * uint64(a.Batch*a.Heads*a.D) * uint64(a.pairs())
-	l.Bytes = bytesOf(a.rows()*(2*a.D+1) + a.keyRows()*2*a.D)
+	q, kv := a.rows()*a.D, a.keyRows()*a.D
+	l.Bytes = a.Q.bytes(q) + a.O.bytes(q) + a.K.bytes(kv) + a.V.bytes(kv) + bytesOf(a.rows())
 	a.store(&l)
 	queue(s, &l)
 }
@@ -67,9 +70,11 @@ func AttentionBackward(s device.Stream, a Attention, g AttentionGrads) {
 	l := device.Launch{Kernel: attentionBackwardKernel}
 	writes := 1 + flag(g.Accumulate)
 	l.Flops = 10*uint64(a.Batch*a.Heads*a.D)*uint64(a.pairs()) + 2*uint64(a.rows()*a.D)
-	l.Bytes = bytesOf(a.rows()*((3+writes)*a.D+2) + a.keyRows()*(2+2*writes)*a.D)
+	q, kv := a.rows()*a.D, a.keyRows()*a.D
+	l.Bytes = a.Q.bytes(q) + a.O.bytes(q) + g.DO.bytes(q) + g.DQ.bytes(writes*q) + bytesOf(2*a.rows()) +
+		a.K.bytes(kv) + a.V.bytes(kv) + g.DK.bytes(writes*kv) + g.DV.bytes(writes*kv)
 	a.store(&l)
-	copy(l.Ptr[5:], []device.Ptr{g.DO, g.DQ, g.DK, g.DV, g.Delta})
+	operands(&l, 5, g.DO, g.DQ, g.DK, g.DV, g.Delta)
 	l.Int[attentionInts] = flag(g.Accumulate)
 	queue(s, &l)
 }
@@ -101,8 +106,8 @@ const attentionInts = 6 + 4*3 + 2
 const maskPtr = 10
 
 func (a *Attention) store(l *device.Launch) {
-	l.Ptr = [device.MaxPtrs]device.Ptr{a.Q, a.K, a.V, a.O, a.LSE}
-	l.Ptr[maskPtr] = a.KeyMask
+	operands(l, 0, a.Q, a.K, a.V, a.O, a.LSE)
+	operands(l, maskPtr, a.KeyMask)
 	l.Float[0], l.Float[1] = a.Scale, a.Dropout
 	l.Int = [device.MaxInts]int{a.Batch, a.Heads, a.T, a.S, a.D, flag(a.Causal)}
 	for i, s := range [...]*[3]int{&a.QStride, &a.KStride, &a.VStride, &a.OStride} {
@@ -114,8 +119,8 @@ func (a *Attention) store(l *device.Launch) {
 func loadAttention(l *device.Launch) *Attention {
 	n := &l.Int
 	a := &Attention{Batch: n[0], Heads: n[1], T: n[2], S: n[3], D: n[4], Causal: n[5] != 0, Scale: l.Float[0],
-		KeyMask: l.Ptr[maskPtr], Dropout: l.Float[1], Seed: uint64(uint32(n[18]))<<32 | uint64(uint32(n[19])),
-		Q: l.Ptr[0], K: l.Ptr[1], V: l.Ptr[2], O: l.Ptr[3], LSE: l.Ptr[4]}
+		KeyMask: operandOf(l, maskPtr), Dropout: l.Float[1], Seed: uint64(uint32(n[18]))<<32 | uint64(uint32(n[19])),
+		Q: operandOf(l, 0), K: operandOf(l, 1), V: operandOf(l, 2), O: operandOf(l, 3), LSE: operandOf(l, 4)}
 	for i, s := range [...]*[3]int{&a.QStride, &a.KStride, &a.VStride, &a.OStride} {
 		copy(s[:], n[6+3*i:])
 	}
@@ -167,25 +172,52 @@ func (r rowsOf) row(i, d int) []float32 { return r.data[i*r.ld:][:d] }
 func (r rowsOf) from(i int) rowsOf { return rowsOf{r.data[i*r.ld:], r.ld} }
 
 // byRow takes the rows as rows of op(A), or as columns of op(B).
-func (r rowsOf) byRow() operand { return operand{data: r.data, outer: r.ld, inner: 1} }
+func (r rowsOf) byRow() operand { return operand{data: floats(r.data), outer: r.ld, inner: 1} }
 
 // byColumn takes the columns as rows of op(A), or as columns of op(B).
-func (r rowsOf) byColumn() operand { return operand{data: r.data, outer: 1, inner: r.ld} }
+func (r rowsOf) byColumn() operand { return operand{data: floats(r.data), outer: 1, inner: r.ld} }
 
-// head gives the rows of head i of Batch·Heads.
-func (a *Attention) head(p device.Ptr, stride [3]int, i, rows int) rowsOf {
-	at := i/a.Heads*stride[0] + i%a.Heads*stride[1]
-	return rowsOf{device.Float32s(p+device.Ptr(4*at), span(rows, a.D, stride[2])), stride[2]}
+// headOf gives the n rows of head i of Batch·Heads where they lie, ld apart.
+func (a *Attention) headOf(p Array, stride [3]int, i, n int) numbers {
+	return p.From(i/a.Heads*stride[0] + i%a.Heads*stride[1]).numbers(span(n, a.D, stride[2]))
+}
+
+// head gives n rows of head i of Batch·Heads to read, or with their content to
+// change.
+func (a *Attention) head(l *loans, p Array, stride [3]int, i, n int) rowsOf {
+	r := a.place(l, p, stride, i, n)
+	if from := a.headOf(p, stride, i, n); from.half() {
+		for j := range n {
+			from.read(r.row(j, a.D), j*stride[2], 1)
+		}
+	}
+	return r
+}
+
+// place gives n rows of head i to write.
+func (a *Attention) place(l *loans, p Array, stride [3]int, i, n int) rowsOf {
+	if to := a.headOf(p, stride, i, n); !to.half() {
+		return rowsOf{to.f, stride[2]}
+	}
+	return l.rows(n, a.D)
+}
+
+// keep puts the rows that place or head gave where they belong.
+func (a *Attention) keep(r rowsOf, p Array, stride [3]int, i, n int) {
+	to := a.headOf(p, stride, i, n)
+	for j := 0; j < n && to.half(); j++ {
+		to.write(j*stride[2], 1, r.row(j, a.D), false)
+	}
 }
 
 // hidden gives what is added to the scores of a head: 0 or, for keys that are
 // masked, −Inf. It is nil where no key is.
 func (a *Attention) hidden(l *loans, head int) []float32 {
-	if a.KeyMask == 0 {
+	if !a.KeyMask.given() {
 		return nil
 	}
 	add := l.floats(a.S)
-	for i, seen := range device.Int32s(a.KeyMask+device.Ptr(4*(head/a.Heads)*a.S), a.S) {
+	for i, seen := range device.Int32s(a.KeyMask.From(head/a.Heads*a.S).Ptr, a.S) {
 		add[i] = 0
 		if seen == 0 {
 			add[i] = minusInf
@@ -204,7 +236,7 @@ func (a *Attention) drop(p []float32, head, t, key int) {
 	d.apply(p, p, (uint64(head)*uint64(a.T)+uint64(t))*uint64(a.S)+uint64(key))
 }
 
-// loans is scratch memory of one task.
+// loans is scratch memory of one task. After release it may lend again.
 type loans struct {
 	w    *device.Workers
 	bufs [][]float32
@@ -222,6 +254,7 @@ func (l *loans) release() {
 	for _, buf := range l.bufs {
 		l.w.Release(buf)
 	}
+	l.bufs = l.bufs[:0]
 }
 
 // columns is the room for n outer and k inner indices of op(B), packed.

@@ -18,8 +18,8 @@ func (kn *microKernel) attentionBackward(l *device.Launch, w *device.Workers) {
 }
 
 func loadAttentionGrads(l *device.Launch) *AttentionGrads {
-	p := l.Ptr[5:]
-	return &AttentionGrads{DO: p[0], DQ: p[1], DK: p[2], DV: p[3], Delta: p[4], Accumulate: l.Int[attentionInts] != 0}
+	at := func(i int) Array { return operandOf(l, 5+i) }
+	return &AttentionGrads{DO: at(0), DQ: at(1), DK: at(2), DV: at(3), Delta: at(4), Accumulate: l.Int[attentionInts] != 0}
 }
 
 // backward computes the gradients of one head: for each block of keys it goes
@@ -28,7 +28,7 @@ func loadAttentionGrads(l *device.Launch) *AttentionGrads {
 type backward struct {
 	*microKernel
 	*Attention
-	accumulate     bool
+	grads          *AttentionGrads
 	head           int
 	hidden         []float32 // what is added to the scores; nil for nothing
 	q, k, v, o     rowsOf
@@ -46,16 +46,20 @@ type backward struct {
 
 func (kn *microKernel) newBackward(a *Attention, g *AttentionGrads, head int, room *loans) *backward {
 	keys := kn.a.strips(keyBlock) * kn.a.width
-	row := func(p device.Ptr) []float32 { return device.Float32s(p+device.Ptr(4*head*a.T), a.T) }
-	return &backward{microKernel: kn, Attention: a, accumulate: g.Accumulate, head: head, hidden: a.hidden(room, head),
-		q:  a.head(a.Q, a.QStride, head, a.T),
-		dq: a.head(g.DQ, a.QStride, head, a.T),
-		k:  a.head(a.K, a.KStride, head, a.S),
-		dk: a.head(g.DK, a.KStride, head, a.S),
-		v:  a.head(a.V, a.VStride, head, a.S),
-		dv: a.head(g.DV, a.VStride, head, a.S),
-		o:  a.head(a.O, a.OStride, head, a.T),
-		do: a.head(g.DO, a.OStride, head, a.T),
+	row := func(p Array) []float32 { return device.Float32s(p.From(head*a.T).Ptr, a.T) }
+	to := a.place
+	if g.Accumulate {
+		to = a.head
+	}
+	return &backward{microKernel: kn, Attention: a, grads: g, head: head, hidden: a.hidden(room, head),
+		q:  a.head(room, a.Q, a.QStride, head, a.T),
+		dq: to(room, g.DQ, a.QStride, head, a.T),
+		k:  a.head(room, a.K, a.KStride, head, a.S),
+		dk: to(room, g.DK, a.KStride, head, a.S),
+		v:  a.head(room, a.V, a.VStride, head, a.S),
+		dv: to(room, g.DV, a.VStride, head, a.S),
+		o:  a.head(room, a.O, a.OStride, head, a.T),
+		do: a.head(room, g.DO, a.OStride, head, a.T),
 
 		lse: row(a.LSE), delta: row(g.Delta),
 		scaled: room.rows(keyBlock, a.D),
@@ -77,13 +81,16 @@ func (kn *microKernel) newBackward(a *Attention, g *AttentionGrads, head int, ro
 func (b *backward) run() {
 	for t := range b.T {
 		b.delta[t] = dotOf(b.do.row(t, b.D), b.o.row(t, b.D))
-		if !b.accumulate {
+		if !b.grads.Accumulate {
 			clear(b.dq.row(t, b.D))
 		}
 	}
 	for key := 0; key < b.S; key += keyBlock {
 		b.keys(key, min(keyBlock, b.S-key))
 	}
+	b.keep(b.dq, b.grads.DQ, b.QStride, b.head, b.T)
+	b.keep(b.dk, b.grads.DK, b.KStride, b.head, b.S)
+	b.keep(b.dv, b.grads.DV, b.VStride, b.head, b.S)
 }
 
 // keys does the block of n keys from key on.
@@ -154,8 +161,8 @@ func (b *backward) gather(t, rows, key, seen int) {
 		if first >= rows {
 			continue
 		}
-		ds := b.wholeRows(operand{data: b.ds.data[j:], outer: 1, inner: scoresLD}, b.a.width, rows)
-		p := b.wholeRows(operand{data: b.p.data[j:], outer: 1, inner: scoresLD}, b.a.width, rows)
+		ds := b.wholeRows(operand{data: floats(b.ds.data[j:]), outer: 1, inner: scoresLD}, b.a.width, rows)
+		p := b.wholeRows(operand{data: floats(b.p.data[j:]), outer: 1, inner: scoresLD}, b.a.width, rows)
 		b.add(b.accK.from(j), b.a.width, &ds, &q, max(0, first), rows)
 		b.add(b.accV.from(j), b.a.width, &p, &do, max(0, first), rows)
 	}
@@ -182,7 +189,7 @@ func (b *backward) add(dst rowsOf, rows int, x, y *panel, from, to int) {
 func (b *backward) write(key, n int) {
 	for i := range n {
 		dk, dv := b.dk.row(key+i, b.D), b.dv.row(key+i, b.D)
-		if b.accumulate {
+		if b.grads.Accumulate {
 			vecAxpy(dk, b.accK.row(i, b.D), b.Scale)
 			vecAdd(dv, dv, b.accV.row(i, b.D))
 		} else {

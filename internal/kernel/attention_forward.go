@@ -42,11 +42,11 @@ type forward struct {
 func (kn *microKernel) newForward(a *Attention, head, first, size int, room *loans) *forward {
 	n := min(size, a.T-first)
 	return &forward{microKernel: kn, Attention: a, head: head, first: first, n: n,
-		q:      a.head(a.Q, a.QStride, head, a.T).from(first),
-		k:      a.head(a.K, a.KStride, head, a.S),
-		v:      a.head(a.V, a.VStride, head, a.S),
-		o:      a.head(a.O, a.OStride, head, a.T).from(first),
-		lse:    device.Float32s(a.LSE+device.Ptr(4*(head*a.T+first)), n),
+		q:      a.head(room, a.Q.From(first*a.QStride[2]), a.QStride, head, n),
+		k:      a.head(room, a.K, a.KStride, head, a.S),
+		v:      a.head(room, a.V, a.VStride, head, a.S),
+		o:      a.place(room, a.O.From(first*a.OStride[2]), a.OStride, head, n),
+		lse:    device.Float32s(a.LSE.From(head*a.T+first).Ptr, n),
 		max:    room.floats(n),
 		sum:    room.floats(n),
 		acc:    room.rows(kn.a.strips(n)*kn.a.width, a.D),
@@ -132,6 +132,7 @@ func (f *forward) finish() {
 			vecScale(o, f.acc.row(i, f.D), 1/sum)
 		}
 	}
+	f.keep(f.o, f.O.From(f.first*f.OStride[2]), f.OStride, f.head, f.n)
 }
 
 // scaleRows sets dst = scale·src for n rows of d elements.

@@ -13,11 +13,11 @@ import (
 //	x̂ = (x − mean)·rstd;  y = x̂·gamma + beta
 type BatchNorm struct {
 	N, C, P                    int
-	X, Mean, RStd, Gamma, Beta device.Ptr
+	X, Mean, RStd, Gamma, Beta Array
 }
 
 // needAll panics unless the sizes are positive and each of ps is an address.
-func (b *BatchNorm) needAll(op string, ps ...device.Ptr) {
+func (b *BatchNorm) needAll(op string, ps ...Array) {
 	if b.N < 1 || b.C < 1 || b.P < 1 {
 		panic(fmt.Sprintf("kernel.%s: %d×%d×%d elements", op, b.N, b.C, b.P))
 	}
@@ -29,42 +29,53 @@ func (b *BatchNorm) elements() int { return b.N * b.C * b.P }
 func (b *BatchNorm) launch(k *device.Kernel) device.Launch {
 	l := device.Launch{Kernel: k}
 	l.Int[0], l.Int[1], l.Int[2] = b.N, b.C, b.P
-	copy(l.Ptr[:], []device.Ptr{b.X, b.Mean, b.RStd, b.Gamma, b.Beta})
+	operands(&l, 0, b.X, b.Mean, b.RStd, b.Gamma, b.Beta)
 	return l
 }
 
 // channels is a BatchNorm on the host.
 type channels struct {
-	n, c, p                    int
-	x, mean, rstd, gamma, beta []float32
+	n, c, p                 int
+	x                       numbers
+	mean, rstd, gamma, beta []float32
+	w                       *device.Workers
+	free                    [2]func() // gamma's and beta's memory
 }
 
-func loadBatchNorm(l *device.Launch) *channels {
-	b := &channels{n: l.Int[0], c: l.Int[1], p: l.Int[2]}
-	b.x = device.Float32s(l.Ptr[0], b.n*b.c*b.p)
-	for i, s := range []*[]float32{&b.mean, &b.rstd, &b.gamma, &b.beta} {
-		if p := l.Ptr[1+i]; p != 0 {
-			*s = device.Float32s(p, b.c)
-		}
-	}
+func loadBatchNorm(l *device.Launch, w *device.Workers) *channels {
+	b := &channels{n: l.Int[0], c: l.Int[1], p: l.Int[2], w: w}
+	b.x = numbersOf(l, 0, b.elements())
+	b.mean, b.rstd = device.Float32s(l.Ptr[1], b.c), device.Float32s(l.Ptr[2], b.c)
+	b.gamma, b.free[0] = vector(w, l, 3, b.c)
+	b.beta, b.free[1] = vector(w, l, 4, b.c)
 	return b
 }
 
+func (b *channels) elements() int { return b.n * b.c * b.p }
+
+func (b *channels) release() {
+	b.free[0]()
+	b.free[1]()
+}
+
 // each calls f for the channels, a few to a chunk.
-func (b *channels) each(w *device.Workers, f func(channel int)) {
-	w.For(b.c, rowsPerChunk(b.n*b.p), func(lo, hi int) {
+func (b *channels) each(f func(channel int, room *loans)) {
+	b.w.For(b.c, rowsPerChunk(b.n*b.p), func(lo, hi int) {
+		room := loans{w: b.w}
+		defer room.release()
 		for c := lo; c < hi; c++ {
-			f(c)
+			f(c, &room)
+			room.release()
 		}
 	})
 }
 
 // pieces calls f for the pieces of a channel's elements, in order.
-func (b *channels) pieces(channel int, f func(lo, hi int)) {
+func (b *channels) pieces(channel int, f func(at, n int)) {
 	for i := range b.n {
 		at := (i*b.c + channel) * b.p
 		for lo := 0; lo < b.p; lo += pieceLen {
-			f(at+lo, at+min(b.p, lo+pieceLen))
+			f(at+lo, min(b.p-lo, pieceLen))
 		}
 	}
 }
@@ -73,15 +84,15 @@ var batchNormStatsKernel = &device.Kernel{Name: "batch_norm_stats", Host: batchN
 
 // BatchNormStats sets Mean and RStd to those of X. With runMean and runVar,
 // of C elements, it moves these by momentum towards the mean and the unbiased
-// variance; 0 for none.
-func BatchNormStats(s device.Stream, b BatchNorm, runMean, runVar device.Ptr, momentum, eps float32) {
+// variance.
+func BatchNormStats(s device.Stream, b BatchNorm, runMean, runVar Array, momentum, eps float32) {
 	b.needAll("BatchNormStats", b.X, b.Mean, b.RStd)
-	b.Gamma, b.Beta = 0, 0
+	b.Gamma, b.Beta = Array{}, Array{}
 	l := b.launch(batchNormStatsKernel)
-	l.Ptr[5], l.Ptr[6] = runMean, runVar
+	operands(&l, 5, runMean, runVar)
 	l.Float[0], l.Float[1] = momentum, eps
-	l.Bytes, l.Flops = bytesOf(b.elements()+2*b.C), uint64(4*b.elements())
-	if runMean != 0 {
+	l.Bytes, l.Flops = b.X.bytes(b.elements())+bytesOf(2*b.C), uint64(4*b.elements())
+	if runMean.given() {
 		need("BatchNormStats", b.C, runVar)
 		l.Bytes += bytesOf(4 * b.C)
 	}
@@ -89,14 +100,15 @@ func BatchNormStats(s device.Stream, b BatchNorm, runMean, runVar device.Ptr, mo
 }
 
 func batchNormStatsHost(l *device.Launch, w *device.Workers) {
-	b := loadBatchNorm(l)
+	b := loadBatchNorm(l, w)
+	defer b.release()
 	var runMean, runVar []float32
 	if l.Ptr[5] != 0 {
 		runMean, runVar = device.Float32s(l.Ptr[5], b.c), device.Float32s(l.Ptr[6], b.c)
 	}
 	momentum, eps, count := float64(l.Float[0]), float64(l.Float[1]), float64(b.n*b.p)
-	b.each(w, func(c int) {
-		mean, square := b.moments(c)
+	b.each(func(c int, room *loans) {
+		mean, square := b.moments(c, room)
 		b.mean[c], b.rstd[c] = mean, float32(1/math.Sqrt(square/count+eps))
 		if runMean != nil {
 			runMean[c] += float32(momentum * float64(mean-runMean[c]))
@@ -106,35 +118,39 @@ func batchNormStatsHost(l *device.Launch, w *device.Workers) {
 }
 
 // moments gives a channel's mean and Σ (x − mean)².
-func (b *channels) moments(c int) (mean float32, square float64) {
+func (b *channels) moments(c int, room *loans) (mean float32, square float64) {
 	var sum float64
-	b.pieces(c, func(lo, hi int) { sum += float64(sumOf(b.x[lo:hi])) })
+	x := room.window(b.x, pieceLen)
+	b.pieces(c, func(at, n int) { sum += float64(sumOf(x.load(at, n))) })
 	mean = float32(sum / float64(b.n*b.p))
-	b.pieces(c, func(lo, hi int) { square += float64(squaresOf(b.x[lo:hi], mean)) })
+	b.pieces(c, func(at, n int) { square += float64(squaresOf(x.load(at, n), mean)) })
 	return mean, square
 }
 
 var batchNormApplyKernel = &device.Kernel{Name: "batch_norm_apply", Host: batchNormApplyHost}
 
 // BatchNormApply sets y, of X's size, from Mean, RStd, Gamma and Beta. y may be X.
-func BatchNormApply(s device.Stream, b BatchNorm, y device.Ptr) {
+func BatchNormApply(s device.Stream, b BatchNorm, y Array) {
 	b.needAll("BatchNormApply", b.X, b.Mean, b.RStd, b.Gamma, b.Beta, y)
 	l := b.launch(batchNormApplyKernel)
-	l.Ptr[5] = y
-	l.Bytes, l.Flops = bytesOf(2*b.elements()+4*b.C), uint64(4*b.elements())
+	operands(&l, 5, y)
+	l.Bytes, l.Flops = b.X.bytes(b.elements())+y.bytes(b.elements())+bytesOf(4*b.C), uint64(4*b.elements())
 	queue(s, &l)
 }
 
 func batchNormApplyHost(l *device.Launch, w *device.Workers) {
-	b := loadBatchNorm(l)
-	y := device.Float32s(l.Ptr[5], len(b.x))
-	b.each(w, func(c int) {
+	b := loadBatchNorm(l, w)
+	defer b.release()
+	b.each(func(c int, room *loans) {
+		x, y := room.window(b.x, pieceLen), room.window(numbersOf(l, 5, b.elements()), pieceLen)
 		var gammas, betas [pieceLen]float32
 		n := min(b.p, pieceLen)
 		vecFill(gammas[:n], b.gamma[c])
 		vecFill(betas[:n], b.beta[c])
-		b.pieces(c, func(lo, hi int) {
-			vecNorm(y[lo:hi], b.x[lo:hi], gammas[:hi-lo], betas[:hi-lo], b.mean[c], b.rstd[c])
+		b.pieces(c, func(at, n int) {
+			to := y.room(at, n)
+			vecNorm(to, x.load(at, n), gammas[:n], betas[:n], b.mean[c], b.rstd[c])
+			y.store(at, to)
 		})
 	})
 }
@@ -149,16 +165,16 @@ var batchNormGradKernel = &device.Kernel{Name: "batch_norm_grad", Host: batchNor
 // With fixed, Mean and RStd don't depend on X: dx = gamma·rstd·dy. A
 // destination of 0 is not wanted; those with their acc flag are added to. dx
 // may be dy when accX is false.
-func BatchNormGrad(s device.Stream, b BatchNorm, dx, dgamma, dbeta, dy device.Ptr, fixed, accX, accGamma, accBeta bool) {
+func BatchNormGrad(s device.Stream, b BatchNorm, dx, dgamma, dbeta, dy Array, fixed, accX, accGamma, accBeta bool) {
 	b.needAll("BatchNormGrad", b.X, b.Mean, b.RStd, b.Gamma, dy)
-	b.Beta = 0
+	b.Beta = Array{}
 	l := b.launch(batchNormGradKernel)
-	copy(l.Ptr[5:], []device.Ptr{dx, dgamma, dbeta, dy})
+	operands(&l, 5, dx, dgamma, dbeta, dy)
 	copy(l.Int[3:], []int{flag(fixed), flag(accX), flag(accGamma), flag(accBeta)})
 	n := b.elements()
-	l.Bytes, l.Flops = bytesOf(2*n+3*b.C), uint64(4*n)
-	if dx != 0 {
-		l.Bytes += bytesOf(n * (1 + flag(accX)))
+	l.Bytes, l.Flops = b.X.bytes(n)+dy.bytes(n)+bytesOf(3*b.C), uint64(4*n)
+	if dx.given() {
+		l.Bytes += dx.bytes(n * (1 + flag(accX)))
 		l.Flops += uint64(6 * n)
 	}
 	queue(s, &l)
@@ -167,41 +183,38 @@ func BatchNormGrad(s device.Stream, b BatchNorm, dx, dgamma, dbeta, dy device.Pt
 // batchGrad is a BatchNormGrad on the host.
 type batchGrad struct {
 	*channels
-	dx, dgamma, dbeta, dy   []float32
+	dx, dgamma, dbeta, dy   numbers
 	fixed                   bool
 	accX, accGamma, accBeta bool
 }
 
 func batchNormGradHost(l *device.Launch, w *device.Workers) {
-	b := loadBatchNorm(l)
-	at := func(i, n int) []float32 {
-		if l.Ptr[i] == 0 {
-			return nil
-		}
-		return device.Float32s(l.Ptr[i], n)
-	}
-	g := &batchGrad{b, at(5, len(b.x)), at(6, b.c), at(7, b.c), at(8, len(b.x)),
+	b := loadBatchNorm(l, w)
+	defer b.release()
+	n := b.elements()
+	g := &batchGrad{b, numbersOf(l, 5, n), numbersOf(l, 6, b.c), numbersOf(l, 7, b.c), numbersOf(l, 8, n),
 		l.Int[3] != 0, l.Int[4] != 0, l.Int[5] != 0, l.Int[6] != 0}
-	b.each(w, g.channel)
+	b.each(g.channel)
 }
 
 // channel computes the gradients of one channel.
-func (g *batchGrad) channel(c int) {
-	var gammas, buf [pieceLen]float32
+func (g *batchGrad) channel(c int, room *loans) {
+	var gammas [pieceLen]float32
 	ones, mean, rstd := gammas[:min(g.p, pieceLen)], g.mean[c], g.rstd[c]
+	x, dy := room.window(g.x, pieceLen), room.window(g.dy, pieceLen)
 	vecFill(ones, 1)
 	var sum, sumX float64
-	g.pieces(c, func(lo, hi int) {
-		s, sx := normSumsOf(g.dy[lo:hi], g.x[lo:hi], ones[:hi-lo], mean, rstd)
+	g.pieces(c, func(at, n int) {
+		s, sx := normSumsOf(dy.load(at, n), x.load(at, n), ones[:n], mean, rstd)
 		sum, sumX = sum+float64(s), sumX+float64(sx)
 	})
-	if g.dgamma != nil {
-		putStrided(g.dgamma[c:], []float32{float32(sumX)}, 1, g.accGamma)
+	if g.dgamma.given() {
+		g.dgamma.write(c, 1, []float32{float32(sumX)}, g.accGamma)
 	}
-	if g.dbeta != nil {
-		putStrided(g.dbeta[c:], []float32{float32(sum)}, 1, g.accBeta)
+	if g.dbeta.given() {
+		g.dbeta.write(c, 1, []float32{float32(sum)}, g.accBeta)
 	}
-	if g.dx == nil {
+	if !g.dx.given() {
 		return
 	}
 	factor := float64(g.gamma[c]) / float64(g.n*g.p)
@@ -209,14 +222,17 @@ func (g *batchGrad) channel(c int) {
 		factor = 0
 	}
 	vecFill(ones, g.gamma[c])
-	g.pieces(c, func(lo, hi int) {
-		to := g.dx[lo:hi]
-		if g.accX {
-			to = buf[:hi-lo]
+	dx, buf := room.window(g.dx, pieceLen), room.floats(pieceLen)
+	g.pieces(c, func(at, n int) {
+		to := buf[:n]
+		if !g.accX {
+			to = dx.room(at, n)
 		}
-		vecNormGrad(to, g.dy[lo:hi], g.x[lo:hi], ones[:hi-lo], mean, rstd, float32(sum*factor), float32(sumX*factor))
+		vecNormGrad(to, dy.load(at, n), x.load(at, n), ones[:n], mean, rstd, float32(sum*factor), float32(sumX*factor))
 		if g.accX {
-			vecAdd(g.dx[lo:hi], g.dx[lo:hi], to)
+			g.dx.write(at, 1, to, true)
+		} else {
+			dx.store(at, to)
 		}
 	})
 }
@@ -224,10 +240,10 @@ func (g *batchGrad) channel(c int) {
 var inverseDeviationKernel = &device.Kernel{Name: "inverse_deviation", Host: inverseDeviationHost}
 
 // InverseDeviation sets rstd = 1/√(variance + eps) for n elements.
-func InverseDeviation(s device.Stream, n int, rstd, variance device.Ptr, eps float32) {
+func InverseDeviation(s device.Stream, n int, rstd, variance Array, eps float32) {
 	need("InverseDeviation", n, rstd, variance)
 	l := device.Launch{Kernel: inverseDeviationKernel, Bytes: bytesOf(2 * n), Flops: uint64(3 * n)}
-	l.Ptr[0], l.Ptr[1] = rstd, variance
+	operands(&l, 0, rstd, variance)
 	l.Int[0] = n
 	l.Float[0] = eps
 	queue(s, &l)

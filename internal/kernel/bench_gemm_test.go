@@ -26,7 +26,7 @@ func benchFlops(b *testing.B, name string, f func(s device.Stream)) {
 // benchMemory keeps the memory whose addresses it gave away.
 type benchMemory struct{ arrays []*array }
 
-func (m *benchMemory) ptr(n int) device.Ptr {
+func (m *benchMemory) ptr(n int) Array {
 	m.arrays = append(m.arrays, memory(n))
 	return m.arrays[len(m.arrays)-1].ptr()
 }
@@ -76,12 +76,12 @@ func BenchmarkAttention(b *testing.B) {
 		rows := a.Batch * a.T
 		var mem benchMemory
 		qkv, dqkv := mem.ptr(3*rows*width), mem.ptr(3*rows*width)
-		a.Q, a.K, a.V = qkv, qkv+4*width, qkv+8*width
+		a.Q, a.K, a.V = qkv, qkv.From(width), qkv.From(2*width)
 		a.QStride = [3]int{a.T * 3 * width, a.D, 3 * width}
 		a.KStride, a.VStride = a.QStride, a.QStride
 		a.O, a.OStride = mem.ptr(rows*width), [3]int{a.T * width, a.D, width}
 		a.LSE = mem.ptr(rows * a.Heads)
-		g := AttentionGrads{DO: mem.ptr(rows * width), DQ: dqkv, DK: dqkv + 4*width, DV: dqkv + 8*width, Delta: mem.ptr(rows * a.Heads)}
+		g := AttentionGrads{DO: mem.ptr(rows * width), DQ: dqkv, DK: dqkv.From(width), DV: dqkv.From(2 * width), Delta: mem.ptr(rows * a.Heads)}
 		name := fmt.Sprintf("%dx%d", a.Batch, a.T)
 		if a.Causal {
 			name += "-causal"

@@ -170,7 +170,7 @@ func BenchmarkAdamW(b *testing.B) {
 	}
 	p := AdamWParams{LR: 1e-9, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.1, Step: 1}
 	benchmark(b, "AdamW", 4*benchN, func(s device.Stream) {
-		AdamW(s, 4*benchN, w.ptr(), g.ptr(), m.ptr(), v.ptr(), 0, p)
+		AdamW(s, 4*benchN, w.ptr(), g.ptr(), m.ptr(), v.ptr(), none, p)
 	})
 }
 
@@ -182,7 +182,7 @@ func BenchmarkImages(b *testing.B) {
 	norm := BatchNorm{N: 16, C: 64, P: side * side, X: x.ptr(), Mean: c.ptr(), RStd: c.ptr(), Gamma: c.ptr(), Beta: c.ptr()}
 	benchmark(b, "BatchNormApply", n, func(s device.Stream) { BatchNormApply(s, norm, y.ptr()) })
 	benchmark(b, "BatchNormGrad", n, func(s device.Stream) {
-		BatchNormGrad(s, norm, z.ptr(), 0, 0, y.ptr(), false, false, false, false)
+		BatchNormGrad(s, norm, z.ptr(), none, none, y.ptr(), false, false, false, false)
 	})
 	p := Pool{Planes: planes, H: side, W: side, OH: side / 2, OW: side / 2, Kernel: [2]int{3, 3}, Stride: [2]int{2, 2}, Pad: [2]int{1, 1},
 		X: x.ptr(), Y: y.ptr()}

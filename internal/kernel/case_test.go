@@ -73,8 +73,8 @@ func (c *testCase) indices(values []int32) *array {
 	return c.input(bits)
 }
 
-func (a *array) ptr() device.Ptr {
-	return device.Ptr(uintptr(unsafe.Pointer(&a.all[guardLen])))
+func (a *array) ptr() Array {
+	return Array{Ptr: device.Ptr(uintptr(unsafe.Pointer(&a.all[guardLen])))}
 }
 
 // start is what the array held before: the addend where a kernel accumulates.

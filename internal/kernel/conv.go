@@ -23,17 +23,21 @@ import (
 // Where the images of Y are small, several make one product, since columns of
 // a product come by tiles. How many depends on the shape alone, as does the
 // order in which patches overlap in dX.
+//
+// Images of 16 bits become float32 as their patches are packed, weights before.
+// What is written with 16 bits gathers in float32 first, a few images (or the
+// weight of a group) at a time.
 
 // Conv describes a convolution of N images: X is [N, C, H, W], Weight
 // [M, C/Groups, KH, KW] and Y [N, M, OH, OW], all dense. Bias, of M elements,
-// may be 0. Strides, padding (zeros on both sides) and dilation are given down
+// may be missing. Strides, padding (zeros on both sides) and dilation are given down
 // and across.
 type Conv struct {
 	N, C, H, W            int
 	M, KH, KW             int
 	Groups                int
 	Stride, Pad, Dilation [2]int
-	X, Weight, Bias, Y    device.Ptr
+	X, Weight, Bias, Y    Array
 }
 
 var (
@@ -45,33 +49,33 @@ var (
 // Convolve computes Y.
 func Convolve(s device.Stream, c Conv) {
 	c.check("Convolve")
-	c.queue(s, convKernel, [...]device.Ptr{c.X, c.Weight, c.Y}, c.Bias, false)
+	c.queue(s, convKernel, [...]Array{c.X, c.Weight, c.Y}, c.Bias, false)
 }
 
 // ConvGradInput sets dx to the gradient of X, or adds it with accumulate, from
 // that of Y and the weight.
-func ConvGradInput(s device.Stream, c Conv, dx, dy device.Ptr, accumulate bool) {
+func ConvGradInput(s device.Stream, c Conv, dx, dy Array, accumulate bool) {
 	c.check("ConvGradInput")
-	c.queue(s, convGradInputKernel, [...]device.Ptr{dx, c.Weight, dy}, 0, accumulate)
+	c.queue(s, convGradInputKernel, [...]Array{dx, c.Weight, dy}, Array{}, accumulate)
 }
 
 // ConvGradWeight sets dw to the gradient of Weight, or adds it with
 // accumulate, from that of Y and X.
-func ConvGradWeight(s device.Stream, c Conv, dw, dy device.Ptr, accumulate bool) {
+func ConvGradWeight(s device.Stream, c Conv, dw, dy Array, accumulate bool) {
 	c.check("ConvGradWeight")
-	c.queue(s, convGradWeightKernel, [...]device.Ptr{c.X, dw, dy}, 0, accumulate)
+	c.queue(s, convGradWeightKernel, [...]Array{c.X, dw, dy}, Array{}, accumulate)
 }
 
 // queue launches k on an image, a weight and a result (or their gradients).
-func (c *Conv) queue(s device.Stream, k *device.Kernel, operands [3]device.Ptr, bias device.Ptr, accumulate bool) {
+func (c *Conv) queue(s device.Stream, k *device.Kernel, arrays [3]Array, bias Array, accumulate bool) {
 	patch := c.patch()
 	images, weights, results := c.N*c.C*c.H*c.W, c.M*patch, c.N*c.M*c.OH()*c.OW()
-	need(k.Name, images, operands[0])
-	need(k.Name, weights, operands[1])
-	need(k.Name, results, operands[2])
-	l := device.Launch{Kernel: k, Bytes: bytesOf(images + weights + results), Flops: 2 * uint64(results) * uint64(patch)}
-	copy(l.Ptr[:], operands[:])
-	l.Ptr[3] = bias
+	need(k.Name, images, arrays[0])
+	need(k.Name, weights, arrays[1])
+	need(k.Name, results, arrays[2])
+	l := device.Launch{Kernel: k, Bytes: arrays[0].bytes(images) + arrays[1].bytes(weights) + arrays[2].bytes(results), Flops: 2 * uint64(results) * uint64(patch)}
+	operands(&l, 0, arrays[:]...)
+	operands(&l, 3, bias)
 	l.Int = [device.MaxInts]int{c.N, c.C, c.H, c.W, c.M, c.KH, c.KW, c.Groups,
 		c.Stride[0], c.Stride[1], c.Pad[0], c.Pad[1], c.Dilation[0], c.Dilation[1], flag(accumulate)}
 	queue(s, &l)
@@ -81,7 +85,7 @@ func loadConv(l *device.Launch) Conv {
 	n := &l.Int
 	return Conv{N: n[0], C: n[1], H: n[2], W: n[3], M: n[4], KH: n[5], KW: n[6], Groups: n[7],
 		Stride: [2]int{n[8], n[9]}, Pad: [2]int{n[10], n[11]}, Dilation: [2]int{n[12], n[13]},
-		X: l.Ptr[0], Weight: l.Ptr[1], Y: l.Ptr[2], Bias: l.Ptr[3]}
+		X: operandOf(l, 0), Weight: operandOf(l, 1), Y: operandOf(l, 2), Bias: operandOf(l, 3)}
 }
 
 // OH is the height of Y.

@@ -88,7 +88,7 @@ func checkConv(t *testing.T, r *rand.Rand, kn *microKernel, v Conv, flip bool) {
 
 	c = &testCase{t: t}
 	aw, ay, dx := c.input(w), c.input(dy), c.dst(r, len(x), flip)
-	v.X, v.Weight, v.Y = 0, aw.ptr(), 0
+	v.X, v.Weight, v.Y = none, aw.ptr(), none
 	c.run(func(s device.Stream) {
 		ConvGradInput(using{s, &device.Kernel{Name: "conv", Host: kn.convGradInput}}, v, dx.ptr(), ay.ptr(), flip)
 	})
@@ -96,7 +96,7 @@ func checkConv(t *testing.T, r *rand.Rand, kn *microKernel, v Conv, flip bool) {
 
 	c = &testCase{t: t}
 	ax, ay, dw := c.input(x), c.input(dy), c.dst(r, len(w), flip)
-	v.X, v.Weight = ax.ptr(), 0
+	v.X, v.Weight = ax.ptr(), none
 	c.run(func(s device.Stream) {
 		ConvGradWeight(using{s, &device.Kernel{Name: "conv", Host: kn.convGradWeight}}, v, dw.ptr(), ay.ptr(), flip)
 	})

@@ -10,18 +10,18 @@ func Copy(s device.Stream, shape []int, dst, src View, accumulate bool) {
 	n := newNest("Copy", shape, dst.Strides, src.Strides, 0)
 	elements := n.elements()
 	need("Copy", elements, dst.Ptr, src.Ptr)
-	l := device.Launch{Kernel: copyKernel, Bytes: bytesOf(elements*(1+flag(accumulate)) + n.distinct(1)), Flops: uint64(elements * flag(accumulate))}
+	l := device.Launch{Kernel: copyKernel, Bytes: dst.Ptr.bytes(elements*(1+flag(accumulate))) + src.Ptr.bytes(n.distinct(1)), Flops: uint64(elements * flag(accumulate))}
 	n.store(&l)
 	l.Int[nestInts] = flag(accumulate)
-	l.Ptr[0], l.Ptr[1] = dst.Ptr, src.Ptr
+	operands(&l, 0, dst.Ptr, src.Ptr)
 	queue(s, &l)
 }
 
 func copyHost(l *device.Launch, w *device.Workers) {
 	n := loadNest(l)
-	dst, src := device.Float32s(l.Ptr[0], n.extent(0)), device.Float32s(l.Ptr[1], n.extent(1))
+	dst, src := numbersOf(l, 0, n.extent(0)), numbersOf(l, 1, n.extent(1))
 	accumulate := l.Int[nestInts] != 0
-	if across := n.across(); across >= 0 && len(dst) > 0 {
+	if across := n.across(); across >= 0 && n.elements() > 0 {
 		copyTransposed(n, across, dst, src, accumulate, w)
 		return
 	}
@@ -30,7 +30,7 @@ func copyHost(l *device.Launch, w *device.Workers) {
 		var buf [pieceLen]float32
 		c := n.at(lo)
 		for ; lo < hi; lo++ {
-			copyPiece(dst[c.start(0):], src[c.start(1):], c.len(), stepDst, stepSrc, accumulate, buf[:])
+			copyPiece(&dst, &src, c.start(0), c.start(1), c.len(), stepDst, stepSrc, accumulate, buf[:])
 			c.next()
 		}
 	})
@@ -51,13 +51,17 @@ func (n *nest) across() int {
 	return -1
 }
 
-// copyPiece copies n elements, every stepSrc-th to every stepDst-th.
-func copyPiece(dst, src []float32, n, stepDst, stepSrc int, accumulate bool, buf []float32) {
-	if stepDst == 1 && !accumulate {
-		gather(dst[:n], src, 0, stepSrc)
-		return
+// copyPiece copies n elements, every stepSrc-th from one place on to every
+// stepDst-th from another on.
+func copyPiece(dst, src *numbers, to, from, n, stepDst, stepSrc int, accumulate bool, buf []float32) {
+	switch {
+	case stepDst != 1 || accumulate || dst.half() && dst.t != src.t:
+		dst.write(to, stepDst, src.dense(buf, from, stepSrc, n), accumulate)
+	case !dst.half():
+		src.read(dst.f[to:to+n], from, stepSrc)
+	default:
+		gather(dst.h[to:to+n], src.h, from, stepSrc)
 	}
-	putStrided(dst, dense(buf, src, 0, stepSrc, n), stepDst, accumulate)
 }
 
 // putStrided copies src to every step-th element of dst.
@@ -80,7 +84,7 @@ func putStrided(dst, src []float32, step int, accumulate bool) {
 
 // copyTransposed copies in bands: tile steps along the dimension across times
 // a piece of a row, as squares of tile × tile.
-func copyTransposed(n *nest, across int, dst, src []float32, accumulate bool, w *device.Workers) {
+func copyTransposed(n *nest, across int, dst, src numbers, accumulate bool, w *device.Workers) {
 	bands := *n // the nest with a step for each band in the dimension across
 	length := n.size[across]
 	bands.size[across] = (length + tile - 1) / tile
@@ -91,7 +95,7 @@ func copyTransposed(n *nest, across int, dst, src []float32, accumulate bool, w 
 		c := bands.at(lo)
 		for ; lo < hi; lo++ {
 			height := min(tile, length-c.index[across]*tile)
-			copyBand(dst[c.start(0):], src[c.start(1):], height, c.len(), n.stride[0][across], n.step(1), accumulate)
+			copyBand(dst.from(c.start(0)), src.from(c.start(1)), height, c.len(), n.stride[0][across], n.step(1), accumulate)
 			c.next()
 		}
 	})
@@ -99,23 +103,31 @@ func copyTransposed(n *nest, across int, dst, src []float32, accumulate bool, w 
 
 // copyBand copies height rows of dst, stride elements apart, from as many
 // columns of src, whose rows are stepSrc apart.
-func copyBand(dst, src []float32, height, length, stride, stepSrc int, accumulate bool) {
-	var buf [tile * tile]float32
+func copyBand(dst, src numbers, height, length, stride, stepSrc int, accumulate bool) {
+	var from, buf [tile * tile]float32
 	for lo := 0; lo < length; lo += tile {
 		n := min(tile, length-lo)
-		d, s := dst[lo:], src[lo*stepSrc:]
-		switch {
-		case n < tile || height < tile:
+		if n < tile || height < tile {
 			for j := range height {
-				copyPiece(d[j*stride:], s[j:], n, 1, stepSrc, accumulate, buf[:])
+				copyPiece(&dst, &src, lo+j*stride, lo*stepSrc+j, n, 1, stepSrc, accumulate, buf[:])
 			}
-		case accumulate:
-			vecTranspose(buf[:], tile, s, stepSrc)
-			for j := range tile {
-				putStrided(d[j*stride:], buf[j*tile:][:tile], 1, true)
+			continue
+		}
+		square, ld := from[:], tile
+		if src.half() {
+			for i := range tile {
+				src.read(from[i*tile:][:tile], (lo+i)*stepSrc, 1)
 			}
-		default:
-			vecTranspose(d, stride, s, stepSrc)
+		} else {
+			square, ld = src.f[lo*stepSrc:], stepSrc
+		}
+		if !accumulate && !dst.half() {
+			vecTranspose(dst.f[lo:], stride, square, ld)
+			continue
+		}
+		vecTranspose(buf[:], tile, square, ld)
+		for j := range tile {
+			dst.write(lo+j*stride, 1, buf[j*tile:][:tile], accumulate)
 		}
 	}
 }

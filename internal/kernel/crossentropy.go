@@ -45,12 +45,12 @@ var crossEntropyKernel = &device.Kernel{Name: "cross_entropy", Host: crossEntrop
 // whose target is not p.Ignore (0 when there is none), and lse, of rows
 // elements, to log Σ exp of every row of logits (rows × cols). targets holds
 // rows int32. A target that is neither p.Ignore nor a column makes the loss NaN.
-func CrossEntropy(s device.Stream, rows, cols int, loss, lse, logits, targets device.Ptr, p CrossEntropyParams) {
+func CrossEntropy(s device.Stream, rows, cols int, loss, lse, logits, targets Array, p CrossEntropyParams) {
 	needMatrix("CrossEntropy", rows, cols, lse, logits, targets)
 	need("CrossEntropy", 1, loss)
 	n := rows * cols
-	l := device.Launch{Kernel: crossEntropyKernel, Bytes: bytesOf(n + 2*rows + 1), Flops: uint64((expFlops + 3) * n)}
-	l.Ptr[0], l.Ptr[1], l.Ptr[2], l.Ptr[3] = loss, lse, logits, targets
+	l := device.Launch{Kernel: crossEntropyKernel, Bytes: logits.bytes(n) + bytesOf(2*rows+1), Flops: uint64((expFlops + 3) * n)}
+	operands(&l, 0, loss, lse, logits, targets)
 	l.Int[0], l.Int[1] = rows, cols
 	p.store(&l, 2)
 	queue(s, &l)
@@ -59,16 +59,13 @@ func CrossEntropy(s device.Stream, rows, cols int, loss, lse, logits, targets de
 func crossEntropyHost(l *device.Launch, w *device.Workers) {
 	rows, cols, p := l.Int[0], l.Int[1], loadCrossEntropy(l, 2)
 	loss, lse := device.Float32s(l.Ptr[0], 1), device.Float32s(l.Ptr[1], rows)
-	logits, targets := device.Float32s(l.Ptr[2], rows*cols), device.Int32s(l.Ptr[3], rows)
+	targets := device.Int32s(l.Ptr[3], rows)
 	losses := w.Scratch(rows)
 	defer w.Release(losses)
-	w.For(rows, rowsPerChunk(cols), func(lo, hi int) {
-		for r := lo; r < hi; r++ {
-			row := logits[r*cols:][:cols]
-			top, logSum := logSumExp(row)
-			lse[r] = float32(top + logSum)
-			losses[r] = p.rowLoss(row, targets[r], top, logSum)
-		}
+	eachRow(w, rows, cols, numbers{}, numbersOf(l, 2, rows*cols), numbers{}, func(r int, _, row, _ []float32) {
+		top, logSum := logSumExp(row)
+		lse[r] = float32(top + logSum)
+		losses[r] = p.rowLoss(row, targets[r], top, logSum)
 	})
 	var sum float64
 	for _, x := range losses {
@@ -121,12 +118,12 @@ var crossEntropyGradKernel = &device.Kernel{Name: "cross_entropy_grad", Host: cr
 // or adds that with accumulate; count is the number of targets that are not
 // p.Ignore (1 for a sum), and the rows of those that are get 0. A row whose target is no
 // column gets NaN. dlogits may be logits when not accumulating.
-func CrossEntropyGrad(s device.Stream, rows, cols int, dlogits, dloss, logits, lse, targets device.Ptr, p CrossEntropyParams, accumulate bool) {
+func CrossEntropyGrad(s device.Stream, rows, cols int, dlogits, dloss, logits, lse, targets Array, p CrossEntropyParams, accumulate bool) {
 	needMatrix("CrossEntropyGrad", rows, cols, dlogits, logits, lse, targets)
 	need("CrossEntropyGrad", 1, dloss)
 	n := rows * cols
-	l := device.Launch{Kernel: crossEntropyGradKernel, Bytes: bytesOf(n*(2+flag(accumulate)) + 2*rows + 1), Flops: uint64((expFlops + 2 + flag(accumulate)) * n)}
-	l.Ptr[0], l.Ptr[1], l.Ptr[2], l.Ptr[3], l.Ptr[4] = dlogits, dloss, logits, lse, targets
+	l := device.Launch{Kernel: crossEntropyGradKernel, Bytes: logits.bytes(n) + dlogits.bytes(n*(1+flag(accumulate))) + bytesOf(2*rows+1), Flops: uint64((expFlops + 2 + flag(accumulate)) * n)}
+	operands(&l, 0, dlogits, dloss, logits, lse, targets)
 	l.Int[0], l.Int[1], l.Int[2] = rows, cols, flag(accumulate)
 	p.store(&l, 3)
 	queue(s, &l)
@@ -134,35 +131,40 @@ func CrossEntropyGrad(s device.Stream, rows, cols int, dlogits, dloss, logits, l
 
 func crossEntropyGradHost(l *device.Launch, w *device.Workers) {
 	rows, cols, p := l.Int[0], l.Int[1], loadCrossEntropy(l, 3)
-	dlogits, logits := device.Float32s(l.Ptr[0], rows*cols), device.Float32s(l.Ptr[2], rows*cols)
+	dlogits, logits := numbersOf(l, 0, rows*cols), numbersOf(l, 2, rows*cols)
 	lse, targets := device.Float32s(l.Ptr[3], rows), device.Int32s(l.Ptr[4], rows)
-	dloss := device.Float32s(l.Ptr[1], 1)[0]
-	scale := float32(float64(dloss) / p.divisor(targets))
+	dloss := operandOf(l, 1).numbers(1)
+	scale := float32(float64(dloss.at(0)) / p.divisor(targets))
 	w.For(rows, rowsPerChunk(cols), func(lo, hi int) {
-		var buf [pieceLen]float32
+		room := loans{w: w}
+		defer room.release()
+		win := room.window(logits, pieceLen)
+		buf := room.floats(pieceLen)
 		for r := lo; r < hi; r++ {
-			dst := dlogits[r*cols:][:cols]
-			p.gradRow(dst, logits[r*cols:][:cols], lse[r], targets[r], scale, l.Int[2] != 0, &buf)
+			p.gradRow(&dlogits, &win, r*cols, cols, lse[r], targets[r], scale, l.Int[2] != 0, buf)
 		}
 	})
 }
 
-func (p *CrossEntropyParams) gradRow(dst, logits []float32, lse float32, target int32, scale float32, accumulate bool, buf *[pieceLen]float32) {
+// gradRow computes the row that begins at element first.
+func (p *CrossEntropyParams) gradRow(dst *numbers, logits *window, first, cols int, lse float32, target int32, scale float32, accumulate bool, buf []float32) {
 	if target == p.Ignore {
 		if !accumulate {
-			clear(dst)
+			dst.clear(first, cols)
 		}
 		return
 	}
-	if target < 0 || int(target) >= len(dst) {
-		vecFill(dst, nan)
+	if target < 0 || int(target) >= cols {
+		for i := range cols {
+			dst.write(first+i, 1, []float32{nan}, false)
+		}
 		return
 	}
-	for lo := 0; lo < len(dst); lo += pieceLen {
-		hi := min(len(dst), lo+pieceLen)
-		grad := buf[:hi-lo]
-		expShift(grad, logits[lo:hi], lse)
-		if share := p.Smoothing / float32(len(dst)); share > 0 {
+	share := p.Smoothing / float32(cols)
+	for lo := 0; lo < cols; lo += pieceLen {
+		grad := buf[:min(pieceLen, cols-lo)]
+		expShift(grad, logits.load(first+lo, len(grad)), lse)
+		if share > 0 {
 			for i := range grad {
 				grad[i] -= share
 			}
@@ -170,10 +172,7 @@ func (p *CrossEntropyParams) gradRow(dst, logits []float32, lse float32, target 
 		if i := int(target) - lo; i >= 0 && i < len(grad) {
 			grad[i] -= 1 - p.Smoothing
 		}
-		if accumulate {
-			vecAxpy(dst[lo:hi], grad, scale)
-		} else {
-			vecScale(dst[lo:hi], grad, scale)
-		}
+		vecScale(grad, grad, scale)
+		dst.write(first+lo, 1, grad, accumulate)
 	}
 }

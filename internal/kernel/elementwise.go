@@ -19,17 +19,17 @@ const (
 var fillKernel = &device.Kernel{Name: "fill", Host: fillHost, CUDA: cudaElements(elementwiseCode, "fill_f32")}
 
 // Fill sets n elements of dst to value.
-func Fill(s device.Stream, dst device.Ptr, n int, value float32) {
+func Fill(s device.Stream, dst Array, n int, value float32) {
 	need("Fill", n, dst)
-	l := device.Launch{Kernel: fillKernel, Bytes: bytesOf(n)}
-	l.Ptr[0], l.Int[0], l.Float[0] = dst, n, value
+	l := device.Launch{Kernel: fillKernel, Bytes: dst.bytes(n)}
+	operands(&l, 0, dst)
+	l.Int[0], l.Float[0] = n, value
 	queue(s, &l)
 }
 
 func fillHost(l *device.Launch, w *device.Workers) {
-	dst := device.Float32s(l.Ptr[0], l.Int[0])
-	w.For(len(dst), chunk, func(lo, hi int) {
-		vecFill(dst[lo:hi], l.Float[0])
+	elementwise(w, l.Int[0], numbersOf(l, 0, l.Int[0]), numbers{}, numbers{}, false, func(dst, _, _ []float32, _ int) {
+		vecFill(dst, l.Float[0])
 	})
 }
 
@@ -37,23 +37,19 @@ var scaleKernel = &device.Kernel{Name: "scale", Host: scaleHost, CUDA: cudaEleme
 
 // Scale sets y = factor·x, or y += factor·x with accumulate, for n elements. y
 // may be x.
-func Scale(s device.Stream, n int, y, x device.Ptr, factor float32, accumulate bool) {
+func Scale(s device.Stream, n int, y, x Array, factor float32, accumulate bool) {
 	need("Scale", n, y, x)
-	l := device.Launch{Kernel: scaleKernel, Bytes: bytesOf(n * (2 + flag(accumulate))), Flops: uint64(n * (1 + flag(accumulate)))}
-	l.Ptr[0], l.Ptr[1] = y, x
+	l := device.Launch{Kernel: scaleKernel, Bytes: x.bytes(n) + y.bytes(n*(1+flag(accumulate))), Flops: uint64(n * (1 + flag(accumulate)))}
+	operands(&l, 0, y, x)
 	l.Int[0], l.Int[1] = n, flag(accumulate)
 	l.Float[0] = factor
 	queue(s, &l)
 }
 
 func scaleHost(l *device.Launch, w *device.Workers) {
-	y, x := device.Float32s(l.Ptr[0], l.Int[0]), device.Float32s(l.Ptr[1], l.Int[0])
-	f := vecScale
-	if l.Int[1] != 0 {
-		f = vecAxpy
-	}
-	w.For(len(y), chunk, func(lo, hi int) {
-		f(y[lo:hi], x[lo:hi], l.Float[0])
+	n := l.Int[0]
+	elementwise(w, n, numbersOf(l, 0, n), numbersOf(l, 1, n), numbers{}, l.Int[1] != 0, func(dst, x, _ []float32, _ int) {
+		vecScale(dst, x, l.Float[0])
 	})
 }
 
@@ -86,20 +82,19 @@ func (op UnaryOp) check(name string) {
 var unaryKernel = &device.Kernel{Name: "unary", Host: unaryHost, CUDA: cudaElements(elementwiseCode, "unary_f32")}
 
 // Unary sets y = op(x) for n elements. y may be x.
-func Unary(s device.Stream, op UnaryOp, n int, y, x device.Ptr) {
+func Unary(s device.Stream, op UnaryOp, n int, y, x Array) {
 	op.check("Unary")
 	need("Unary", n, y, x)
-	l := device.Launch{Kernel: unaryKernel, Bytes: bytesOf(2 * n), Flops: uint64(n * op.flops())}
-	l.Ptr[0], l.Ptr[1] = y, x
+	l := device.Launch{Kernel: unaryKernel, Bytes: x.bytes(n) + y.bytes(n), Flops: uint64(n * op.flops())}
+	operands(&l, 0, y, x)
 	l.Int[0], l.Int[1] = n, int(op)
 	queue(s, &l)
 }
 
 func unaryHost(l *device.Launch, w *device.Workers) {
-	y, x := device.Float32s(l.Ptr[0], l.Int[0]), device.Float32s(l.Ptr[1], l.Int[0])
-	op := UnaryOp(l.Int[1])
-	w.For(len(y), chunk, func(lo, hi int) {
-		unary(op, y[lo:hi], x[lo:hi])
+	n, op := l.Int[0], UnaryOp(l.Int[1])
+	elementwise(w, n, numbersOf(l, 0, n), numbersOf(l, 1, n), numbers{}, false, func(dst, x, _ []float32, _ int) {
+		unary(op, dst, x)
 	})
 }
 
@@ -142,30 +137,21 @@ var unaryGradKernel = &device.Kernel{Name: "unary_grad", Host: unaryGradHost, CU
 
 // UnaryGrad sets dx = dy·op′(x), or adds that with accumulate, for n elements.
 // x is the input of Unary. dx may be dy when not accumulating.
-func UnaryGrad(s device.Stream, op UnaryOp, n int, dx, dy, x device.Ptr, accumulate bool) {
+func UnaryGrad(s device.Stream, op UnaryOp, n int, dx, dy, x Array, accumulate bool) {
 	op.check("UnaryGrad")
 	need("UnaryGrad", n, dx, dy, x)
-	l := device.Launch{Kernel: unaryGradKernel, Bytes: bytesOf(n * (3 + flag(accumulate))), Flops: uint64(n * (2*op.flops() + flag(accumulate)))}
-	l.Ptr[0], l.Ptr[1], l.Ptr[2] = dx, dy, x
+	l := device.Launch{Kernel: unaryGradKernel, Bytes: x.bytes(n) + dy.bytes(n) + dx.bytes(n*(1+flag(accumulate))),
+		Flops: uint64(n * (2*op.flops() + flag(accumulate)))}
+	operands(&l, 0, dx, dy, x)
 	l.Int[0], l.Int[1], l.Int[2] = n, int(op), flag(accumulate)
 	queue(s, &l)
 }
 
 func unaryGradHost(l *device.Launch, w *device.Workers) {
 	n, op := l.Int[0], UnaryOp(l.Int[1])
-	dx, dy, x := device.Float32s(l.Ptr[0], n), device.Float32s(l.Ptr[1], n), device.Float32s(l.Ptr[2], n)
-	w.For(n, chunk, func(lo, hi int) {
-		var buf, sum [pieceLen]float32
-		for ; lo < hi; lo += pieceLen {
-			end := min(hi, lo+pieceLen)
-			dst := dx[lo:end]
-			if l.Int[2] != 0 {
-				unaryGrad(op, sum[:len(dst)], dy[lo:end], x[lo:end], &buf)
-				vecAdd(dst, dst, sum[:len(dst)])
-				continue
-			}
-			unaryGrad(op, dst, dy[lo:end], x[lo:end], &buf)
-		}
+	elementwise(w, n, numbersOf(l, 0, n), numbersOf(l, 1, n), numbersOf(l, 2, n), l.Int[2] != 0, func(dst, dy, x []float32, _ int) {
+		var buf [pieceLen]float32
+		unaryGrad(op, dst, dy, x, &buf)
 	})
 }
 
@@ -208,33 +194,38 @@ var binaryKernel = &device.Kernel{Name: "binary", Host: binaryHost, CUDA: cudaNe
 
 // Binary sets y = a op b over shape. y is dense; it may be a's or b's memory
 // when that is dense and of the same shape.
-func Binary(s device.Stream, op BinaryOp, shape []int, y device.Ptr, a, b View) {
+func Binary(s device.Stream, op BinaryOp, shape []int, y Array, a, b View) {
 	if op < Add || op > Div {
 		panic(fmt.Sprintf("kernel.Binary: no operation %d", op))
 	}
 	n := newNest("Binary", shape, a.Strides, b.Strides, -1)
 	elements := n.elements()
 	need("Binary", elements, y, a.Ptr, b.Ptr)
-	l := device.Launch{Kernel: binaryKernel, Bytes: bytesOf(elements + n.distinct(0) + n.distinct(1)), Flops: uint64(elements)}
+	l := device.Launch{Kernel: binaryKernel, Bytes: y.bytes(elements) + a.Ptr.bytes(n.distinct(0)) + b.Ptr.bytes(n.distinct(1)), Flops: uint64(elements)}
 	n.store(&l)
 	l.Int[nestInts] = int(op)
-	l.Ptr[0], l.Ptr[1], l.Ptr[2] = y, a.Ptr, b.Ptr
+	operands(&l, 0, y, a.Ptr, b.Ptr)
 	queue(s, &l)
 }
 
 func binaryHost(l *device.Launch, w *device.Workers) {
 	n := loadNest(l)
-	y := device.Float32s(l.Ptr[0], n.elements())
-	a, b := device.Float32s(l.Ptr[1], n.extent(0)), device.Float32s(l.Ptr[2], n.extent(1))
+	y := numbersOf(l, 0, n.elements())
+	a, b := numbersOf(l, 1, n.extent(0)), numbersOf(l, 2, n.extent(1))
 	op, stepA, stepB := BinaryOp(l.Int[nestInts]), n.step(0), n.step(1)
 	w.For(n.pieces(), n.piecesPerChunk(), func(lo, hi int) {
 		var bufA, bufB [pieceLen]float32
+		room := loans{w: w}
+		defer room.release()
+		win := room.window(y, pieceLen)
 		c := n.at(lo)
 		for ; lo < hi; lo++ {
-			dst := y[c.row*n.rowLen()+c.lo:][:c.len()]
+			at := c.row*n.rowLen() + c.lo
+			dst := win.room(at, c.len())
 			binary(op, dst,
-				dense(bufA[:], a, c.start(0), stepA, len(dst)),
-				dense(bufB[:], b, c.start(1), stepB, len(dst)))
+				a.dense(bufA[:], c.start(0), stepA, len(dst)),
+				b.dense(bufB[:], c.start(1), stepB, len(dst)))
+			win.store(at, dst)
 			c.next()
 		}
 	})

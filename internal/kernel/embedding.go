@@ -6,26 +6,30 @@ var embeddingKernel = &device.Kernel{Name: "embedding", Host: embeddingHost, CUD
 
 // Embedding sets row i of y (n × cols) to row index[i] of w (vocab × cols).
 // index holds n int32; one out of range gives a row of NaN.
-func Embedding(s device.Stream, n, cols, vocab int, y, w, index device.Ptr) {
+func Embedding(s device.Stream, n, cols, vocab int, y, w, index Array) {
 	needMatrix("Embedding", n, cols, y, index)
 	needMatrix("Embedding", vocab, cols, w)
-	l := device.Launch{Kernel: embeddingKernel, Bytes: bytesOf(n*cols + min(n, vocab)*cols + n)}
-	l.Ptr[0], l.Ptr[1], l.Ptr[2] = y, w, index
+	l := device.Launch{Kernel: embeddingKernel, Bytes: y.bytes(n*cols) + w.bytes(min(n, vocab)*cols) + index.bytes(n)}
+	operands(&l, 0, y, w, index)
 	l.Int[0], l.Int[1], l.Int[2] = n, cols, vocab
 	queue(s, &l)
 }
 
 func embeddingHost(l *device.Launch, ws *device.Workers) {
 	n, cols, vocab := l.Int[0], l.Int[1], l.Int[2]
-	y, w, index := device.Float32s(l.Ptr[0], n*cols), device.Float32s(l.Ptr[1], vocab*cols), device.Int32s(l.Ptr[2], n)
+	y, w, index := numbersOf(l, 0, n*cols), numbersOf(l, 1, vocab*cols), device.Int32s(l.Ptr[2], n)
 	ws.For(n, rowsPerChunk(cols), func(lo, hi int) {
+		room := loans{w: ws}
+		defer room.release()
+		win := room.window(y, cols)
 		for i := lo; i < hi; i++ {
-			dst, row := y[i*cols:][:cols], int(index[i])
+			dst, row := win.room(i*cols, cols), int(index[i])
 			if row < 0 || row >= vocab {
 				vecFill(dst, nan)
-				continue
+			} else {
+				w.read(dst, row*cols, 1)
 			}
-			copy(dst, w[row*cols:])
+			win.store(i*cols, dst)
 		}
 	})
 }
@@ -42,28 +46,28 @@ const (
 
 // EmbeddingGrad adds row i of dy (n × cols) to row index[i] of dw
 // (vocab × cols), for i from 0 to n−1 in this order. An index out of range is
-// passed over.
-func EmbeddingGrad(s device.Stream, n, cols, vocab int, dw, dy, index device.Ptr) {
+// passed over. Where dw has 16 bits it is rounded after each addition.
+func EmbeddingGrad(s device.Stream, n, cols, vocab int, dw, dy, index Array) {
 	needMatrix("EmbeddingGrad", n, cols, dy, index)
 	needMatrix("EmbeddingGrad", vocab, cols, dw)
-	l := device.Launch{Kernel: embeddingGradKernel, Bytes: bytesOf(n*cols + 2*min(n, vocab)*cols + n), Flops: uint64(n * cols)}
-	l.Ptr[0], l.Ptr[1], l.Ptr[2] = dw, dy, index
+	l := device.Launch{Kernel: embeddingGradKernel, Bytes: dy.bytes(n*cols) + dw.bytes(2*min(n, vocab)*cols) + index.bytes(n), Flops: uint64(n * cols)}
+	operands(&l, 0, dw, dy, index)
 	l.Int[0], l.Int[1], l.Int[2] = n, cols, vocab
 	queue(s, &l)
 }
 
 func embeddingGradHost(l *device.Launch, w *device.Workers) {
 	n, cols, vocab := l.Int[0], l.Int[1], l.Int[2]
-	dw, dy, index := device.Float32s(l.Ptr[0], vocab*cols), device.Float32s(l.Ptr[1], n*cols), device.Int32s(l.Ptr[2], n)
+	dw, dy, index := numbersOf(l, 0, vocab*cols), numbersOf(l, 1, n*cols), device.Int32s(l.Ptr[2], n)
 	w.For(gradParts*((cols+gradCols-1)/gradCols), 1, func(cell, _ int) {
 		part, from := cell%gradParts, cell/gradParts*gradCols
 		to := min(cols, from+gradCols)
+		var buf [gradCols]float32
 		for i, row := range index {
 			if row < 0 || int(row) >= vocab || int(row)%gradParts != part {
 				continue
 			}
-			dst := dw[int(row)*cols:][from:to]
-			vecAdd(dst, dst, dy[i*cols:][from:to])
+			dw.write(int(row)*cols+from, 1, dy.dense(buf[:], i*cols+from, 1, to-from), true)
 		}
 	})
 }

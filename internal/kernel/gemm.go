@@ -22,6 +22,9 @@ import (
 //     tiles read them. Packing takes care of transposes and strides (packer).
 //     Threads share this work too. Operands that few tiles read stay in place.
 //   - A product is done block by block so that both panels fit the last cache.
+//   - Operands of 16 bits become float32 as they are packed, so that tiles know
+//     nothing of them; they never stay in place. A C of 16 bits is computed in
+//     blocks of float32, each rounded once when its whole sum is there.
 //
 // Each element of C is the sum over slices, in order, of a sum in the order of
 // k. Nothing else that varies (tasks, threads, blocks of rows and columns)
@@ -32,7 +35,8 @@ var matmulKernel = &device.Kernel{Name: "matmul", Host: microKernels[0].matmul, 
 // MatMul computes the matrix products that g describes. C must not overlap A,
 // B or the bias. With K = 0 the products are zero.
 //
-// The arithmetic is float32 throughout: no element is rounded to less.
+// The arithmetic is float32 throughout: no element is rounded to less but for
+// those of a C of 16 bits, at the end.
 func MatMul(s device.Stream, g Gemm) {
 	g.Batch = max(1, g.Batch)
 	g.check()
@@ -40,15 +44,15 @@ func MatMul(s device.Stream, g Gemm) {
 		return
 	}
 	l := device.Launch{Kernel: matmulKernel, Bytes: g.bytes(), Flops: g.flops()}
-	l.Ptr = [device.MaxPtrs]device.Ptr{g.A, g.B, g.C, g.Bias}
+	operands(&l, 0, g.A, g.B, g.C, g.Bias)
 	l.Int = [device.MaxInts]int{g.M, g.N, g.K, g.LDA, g.LDB, g.LDC, g.Batch, g.StrideA, g.StrideB, g.StrideC,
 		flag(g.TransA), flag(g.TransB), flag(g.Accumulate)}
 	queue(s, &l)
 }
 
 func loadGemm(l *device.Launch) *Gemm {
-	p, n := &l.Ptr, &l.Int
-	return &Gemm{A: p[0], B: p[1], C: p[2], Bias: p[3],
+	n := &l.Int
+	return &Gemm{A: operandOf(l, 0), B: operandOf(l, 1), C: operandOf(l, 2), Bias: operandOf(l, 3),
 		M: n[0], N: n[1], K: n[2], LDA: n[3], LDB: n[4], LDC: n[5], Batch: n[6], StrideA: n[7], StrideB: n[8], StrideC: n[9],
 		TransA: n[10] != 0, TransB: n[11] != 0, Accumulate: n[12] != 0}
 }
@@ -99,37 +103,44 @@ func (g *Gemm) bytes() uint64 {
 		}
 		return g.Batch
 	}
-	n := matrices(g.StrideA)*g.M*g.K + matrices(g.StrideB)*g.K*g.N + g.Batch*g.M*g.N*(1+flag(g.Accumulate))
-	if g.Bias != 0 {
-		n += g.N
+	n := g.A.bytes(matrices(g.StrideA)*g.M*g.K) + g.B.bytes(matrices(g.StrideB)*g.K*g.N) + g.C.bytes(g.Batch*g.M*g.N*(1+flag(g.Accumulate)))
+	if g.Bias.given() {
+		n += g.Bias.bytes(g.N)
 	}
-	return bytesOf(n)
+	return n
 }
 
 // matmul computes the products of a batch, small ones several to a thread.
 func (kn *microKernel) matmul(l *device.Launch, w *device.Workers) {
 	g := loadGemm(l)
 	grain := max(1, smallTask/max(1, g.M*g.N*g.K))
+	var bias []float32
+	if g.Bias.given() {
+		b, free := vector(w, l, 3, g.N)
+		defer free()
+		bias = b
+	}
 	w.For(g.Batch, grain, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
-			p := g.product(i)
-			if p.start(g); p.k > 0 {
+			p, c := g.product(i), g.C.From(i*g.StrideC).numbers(span(g.M, g.N, g.LDC))
+			if c.half() {
+				kn.rounded(p, &c, bias, g.Accumulate, w)
+				continue
+			}
+			p.c = c.f
+			if p.start(bias, g.Accumulate); p.k > 0 {
 				kn.multiply(p, w)
 			}
 		}
 	})
 }
 
-// product gives matrix i of the batch.
+// product gives matrix i of the batch, but for C.
 func (g *Gemm) product(i int) *product {
 	rowsA, colsA, rowsB, colsB := g.stored()
-	at := func(p device.Ptr, stride, rows, cols, ld int) []float32 {
-		return device.Float32s(p+device.Ptr(4*i*stride), span(rows, cols, ld))
-	}
 	p := &product{m: g.M, n: g.N, k: g.K, ldc: g.LDC,
-		a: operand{data: at(g.A, g.StrideA, rowsA, colsA, g.LDA), outer: g.LDA, inner: 1},
-		b: operand{data: at(g.B, g.StrideB, rowsB, colsB, g.LDB), outer: 1, inner: g.LDB},
-		c: at(g.C, g.StrideC, g.M, g.N, g.LDC),
+		a: operand{data: g.A.From(i * g.StrideA).numbers(span(rowsA, colsA, g.LDA)), outer: g.LDA, inner: 1},
+		b: operand{data: g.B.From(i * g.StrideB).numbers(span(rowsB, colsB, g.LDB)), outer: 1, inner: g.LDB},
 	}
 	if g.TransA {
 		p.a.outer, p.a.inner = 1, g.LDA
@@ -143,18 +154,14 @@ func (g *Gemm) product(i int) *product {
 // start sets what the sum over k begins with. Tiles add one matrix to their
 // sum: C or the bias. Where both are to be added, or where there is no tile
 // because k is 0, C takes the bias first.
-func (p *product) start(g *Gemm) {
-	var bias []float32
-	if g.Bias != 0 {
-		bias = device.Float32s(g.Bias, g.N)
-	}
-	if p.k > 0 && !g.Accumulate {
+func (p *product) start(bias []float32, accumulate bool) {
+	if p.k > 0 && !accumulate {
 		p.src = bias
 		return
 	}
 	for i := range p.m {
 		row := p.c[i*p.ldc:][:p.n]
-		if !g.Accumulate {
+		if !accumulate {
 			clear(row)
 		}
 		for j, x := range bias {
@@ -162,4 +169,41 @@ func (p *product) start(g *Gemm) {
 		}
 	}
 	p.src, p.lds = p.c, p.ldc
+}
+
+// roundedSide is the greatest height and width of a block of C of 16 bits: it
+// takes 4 MiB in float32, and packing for so many rows and columns costs little
+// beside multiplying.
+const roundedSide = 1024
+
+// rounded computes g for a C of 16 bits: blocks of it in float32, then rounded.
+func (kn *microKernel) rounded(g *product, c *numbers, bias []float32, accumulate bool, w *device.Workers) {
+	mb, nb := min(g.m, even(g.m, roundedSide, kn.a.width)), min(g.n, even(g.n, roundedSide, kn.b.width))
+	buf := w.Scratch(mb * nb)
+	defer w.Release(buf)
+	for j := 0; j < g.n; j += nb {
+		for i := 0; i < g.m; i += mb {
+			p := *g
+			p.m, p.n = min(mb, g.m-i), min(nb, g.n-j)
+			p.a, p.b = g.a.from(i, 0), g.b.from(j, 0)
+			p.c, p.ldc = buf, p.n
+			if accumulate {
+				for r := range p.m {
+					c.read(buf[r*p.n:][:p.n], (i+r)*g.ldc+j, 1)
+				}
+			}
+			part := bias
+			if bias != nil {
+				part = bias[j:][:p.n]
+			}
+			if p.start(part, accumulate); p.k > 0 {
+				kn.multiply(&p, w)
+			}
+			w.For(p.m, rowsPerChunk(p.n), func(lo, hi int) {
+				for r := lo; r < hi; r++ {
+					c.write((i+r)*g.ldc+j, 1, buf[r*p.n:][:p.n], false)
+				}
+			})
+		}
+	}
 }

@@ -79,12 +79,12 @@ func (kn *microKernel) multiply(g *product, w *device.Workers) {
 // panels says where the tiles read their operands. Packing pays for an operand
 // that many tiles read, and for one that does not lie as tiles need it.
 func (kn *microKernel) panels(g *product, bufA, bufB []float32) (a, b panel) {
-	if g.a.patches == nil && g.a.inner == 1 && g.n <= 2*kn.b.width {
+	if g.a.stays() && g.a.inner == 1 && g.n <= 2*kn.b.width {
 		a = kn.a.inPlace(g.a, g.m, g.k, bufA)
 	} else {
 		a = kn.a.packed(g.a, g.m, g.k, bufA)
 	}
-	if g.b.patches == nil && g.b.outer == 1 && g.m <= 4*kn.a.width {
+	if g.b.stays() && g.b.outer == 1 && g.m <= 4*kn.a.width {
 		b = kn.b.inPlace(g.b, g.n, g.k, bufB)
 	} else {
 		b = kn.b.packed(g.b, g.n, g.k, bufB)

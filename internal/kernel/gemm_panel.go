@@ -30,7 +30,7 @@ func (p *packer) inPlace(src operand, n, k int, buf []float32) panel {
 		p.pack(buf, src.from(i, 0), n-i, k)
 	}
 	return panel{packer: p, src: src, n: n, k: k, buf: buf,
-		whole: whole, data: src.data, step: p.width * src.outer, outer: src.outer, inner: src.inner}
+		whole: whole, data: src.data.f, step: p.width * src.outer, outer: src.outer, inner: src.inner}
 }
 
 // packGroup packs group g of strips.

@@ -174,16 +174,16 @@ func TestMatMulCost(t *testing.T) {
 }
 
 func TestMatMulMisuse(t *testing.T) {
-	good := Gemm{M: 2, N: 3, K: 4, A: 512, B: 1024, C: 2048, LDA: 4, LDB: 3, LDC: 3}
+	good := Gemm{M: 2, N: 3, K: 4, A: some, B: other, C: some, LDA: 4, LDB: 3, LDC: 3}
 	for name, change := range map[string]func(g *Gemm){
 		"negative size": func(g *Gemm) { g.K = -1 },
 		"short rows":    func(g *Gemm) { g.LDA = 3 },
 		"short columns": func(g *Gemm) { g.TransB = true },
 		"short C":       func(g *Gemm) { g.LDC = 2 },
 		"overlapping C": func(g *Gemm) { g.Batch, g.StrideC = 2, 5 },
-		"no A":          func(g *Gemm) { g.A = 0 },
-		"no B":          func(g *Gemm) { g.B = 0 },
-		"no C":          func(g *Gemm) { g.C = 0 },
+		"no A":          func(g *Gemm) { g.A = none },
+		"no B":          func(g *Gemm) { g.B = none },
+		"no C":          func(g *Gemm) { g.C = none },
 	} {
 		g := good
 		change(&g)
@@ -216,12 +216,12 @@ func FuzzMatMul(f *testing.F) {
 
 func TestQueueingProductsAllocatesNothing(t *testing.T) {
 	s := device.Stream(&sink{})
-	a := Attention{Batch: 1, Heads: 1, T: 2, S: 2, D: 4, Q: 512, K: 512, V: 512, O: 512, LSE: 512,
+	a := Attention{Batch: 1, Heads: 1, T: 2, S: 2, D: 4, Q: some, K: some, V: some, O: some, LSE: some,
 		QStride: [3]int{8, 8, 4}, KStride: [3]int{8, 8, 4}, VStride: [3]int{8, 8, 4}, OStride: [3]int{8, 8, 4}}
 	n := testing.AllocsPerRun(100, func() {
-		MatMul(s, Gemm{M: 2, N: 3, K: 4, A: 512, B: 512, C: 512, LDA: 4, LDB: 3, LDC: 3})
+		MatMul(s, Gemm{M: 2, N: 3, K: 4, A: some, B: some, C: some, LDA: 4, LDB: 3, LDC: 3})
 		AttentionForward(s, a)
-		AttentionBackward(s, a, AttentionGrads{DO: 512, DQ: 512, DK: 512, DV: 512, Delta: 512})
+		AttentionBackward(s, a, AttentionGrads{DO: some, DQ: some, DK: some, DV: some, Delta: some})
 	})
 	if n != 0 {
 		t.Fatalf("queueing allocates %v times", n)

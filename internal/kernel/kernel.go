@@ -2,10 +2,21 @@
 // each (and, later, a CUDA version).
 //
 // Every function here queues one launch on a stream and returns at once. Data
-// are dense float32 (and int32 for indices) in device memory; matrices are
-// row-major; sizes and strides count elements. Functions named …Grad take
-// accumulate: when true they add to what dst holds, otherwise they overwrite
-// it (whatever it held, NaN included).
+// are dense in device memory; matrices are row-major; sizes and strides count
+// elements. Functions named …Grad take accumulate: when true they add to what
+// dst holds, otherwise they overwrite it (whatever it held, NaN included).
+//
+// # Element types
+//
+// An operand is an Array: an address with the type of its elements, which
+// travels in the launch. Indices, targets and masks are int32. All other
+// operands may be float32, bfloat16 or float16, each on its own: every kernel
+// reads them as float32, computes in float32 (or more) and rounds what it
+// writes, to nearest even. So a result in 16 bits is that of float32 operands,
+// rounded once; what is accumulated to is read, added to and rounded again.
+// Statistics that one kernel leaves for another (mean, rstd, lse, delta, loss,
+// sums and scales of gradients) are always float32, and so is what optimizers
+// update.
 //
 // Results depend on the arguments alone: not on the number of workers nor on
 // the order in which they run. Reductions go over chunks of a fixed size.
@@ -17,10 +28,28 @@ import "github.com/headroom-go/headroom/device"
 // MaxDims is the greatest number of dimensions of a strided operand.
 const MaxDims = 6
 
+// Array is the address of an operand and the type of its elements. One without
+// an address stands for no operand.
+type Array struct {
+	Ptr  device.Ptr
+	Type device.DType
+}
+
+// From is the array without its first n elements.
+func (a Array) From(n int) Array {
+	return Array{a.Ptr + device.Ptr(n*a.Type.Size()), a.Type}
+}
+
+// given says whether there is an operand.
+func (a Array) given() bool { return a.Ptr != 0 }
+
+// bytes is the traffic of n elements.
+func (a Array) bytes(n int) uint64 { return uint64(n * a.Type.Size()) }
+
 // View is an operand with a stride for each dimension of the operation's
 // shape. A stride of 0 repeats the element along that dimension.
 type View struct {
-	Ptr     device.Ptr
+	Ptr     Array
 	Strides []int
 }
 
@@ -59,13 +88,13 @@ const (
 // op(A) is M×K, op(B) is K×N, C is M×N.
 type Gemm struct {
 	M, N, K                   int
-	A, B, C                   device.Ptr
+	A, B, C                   Array
 	LDA, LDB, LDC             int // elements from one row to the next, as stored
 	TransA, TransB            bool
-	Bias                      device.Ptr // N elements added to each row; 0 for none
-	Accumulate                bool       // beta is 1 instead of 0
-	Batch                     int        // 0 is taken as 1
-	StrideA, StrideB, StrideC int        // elements from one matrix of the batch to the next; A and B may have 0
+	Bias                      Array // N elements added to each row, or none
+	Accumulate                bool  // beta is 1 instead of 0
+	Batch                     int   // 0 is taken as 1
+	StrideA, StrideB, StrideC int   // elements from one matrix of the batch to the next; A and B may have 0
 }
 
 // Attention describes softmax(scale·Q·Kᵀ + mask)·V for Batch×Heads heads: Q and O are
@@ -75,7 +104,7 @@ type Gemm struct {
 // sees keys 0 … t+S−T. The T×S matrix is never stored: LSE, [Batch, Heads, T]
 // dense, keeps log Σ exp of each row for the backward pass.
 //
-// KeyMask, [Batch, S] of int32 or 0 for none, hides the keys where it is 0
+// KeyMask, [Batch, S] of int32 or none, hides the keys where it is 0
 // from all queries of the batch. Each probability is dropped with probability
 // Dropout, and 1/(1−Dropout) times as great otherwise; which ones follows from
 // Seed.
@@ -83,10 +112,10 @@ type Attention struct {
 	Batch, Heads, T, S, D              int
 	Causal                             bool
 	Scale                              float32
-	KeyMask                            device.Ptr
+	KeyMask                            Array
 	Dropout                            float32
 	Seed                               uint64
-	Q, K, V, O, LSE                    device.Ptr
+	Q, K, V, O, LSE                    Array
 	QStride, KStride, VStride, OStride [3]int
 }
 
@@ -94,7 +123,7 @@ type Attention struct {
 // DQ, DK, DV and DO have the strides of Q, K, V and O. Delta is a workspace of
 // Batch·Heads·T elements.
 type AttentionGrads struct {
-	DO, DQ, DK, DV, Delta device.Ptr
+	DO, DQ, DK, DV, Delta Array
 	Accumulate            bool
 }
 

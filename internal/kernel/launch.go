@@ -29,24 +29,34 @@ func rowsPerChunk(cols int) int {
 }
 
 // need panics unless each of ps is an address or n is 0.
-func need(op string, n int, ps ...device.Ptr) {
+func need(op string, n int, ps ...Array) {
 	if n < 0 {
 		panic(fmt.Sprintf("kernel.%s: %d elements", op, n))
 	}
 	for i, p := range ps {
-		if p == 0 && n > 0 {
+		if p.Ptr == 0 && n > 0 {
 			panic(fmt.Sprintf("kernel.%s: operand %d of %d elements has no address", op, i, n))
 		}
 	}
 }
 
 // needMatrix panics unless rows ≥ 0, cols > 0 and each of ps is an address.
-func needMatrix(op string, rows, cols int, ps ...device.Ptr) {
+func needMatrix(op string, rows, cols int, ps ...Array) {
 	if rows < 0 || cols < 1 {
 		panic(fmt.Sprintf("kernel.%s: %d rows of %d elements", op, rows, cols))
 	}
 	need(op, rows, ps...)
 }
+
+// operands makes arrays the launch's operands, from number first on.
+func operands(l *device.Launch, first int, arrays ...Array) {
+	for i, a := range arrays {
+		l.Ptr[first+i], l.Type[first+i] = a.Ptr, a.Type
+	}
+}
+
+// operandOf is operand i of a launch.
+func operandOf(l *device.Launch, i int) Array { return Array{l.Ptr[i], l.Type[i]} }
 
 // bytesOf is the traffic of n elements of four bytes.
 func bytesOf(n int) uint64 { return 4 * uint64(n) }

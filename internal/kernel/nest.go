@@ -235,10 +235,13 @@ func (c *cursor) next() {
 }
 
 // gather sets dst to every stride-th element of src from off on.
-func gather(dst, src []float32, off, stride int) {
+func gather[T float32 | uint16](dst, src []T, off, stride int) {
 	switch stride {
 	case 0:
-		vecFill(dst, src[off])
+		x := src[off]
+		for i := range dst {
+			dst[i] = x
+		}
 	case 1:
 		copy(dst, src[off:])
 	default:
@@ -247,14 +250,4 @@ func gather(dst, src []float32, off, stride int) {
 			dst[i] = src[i*stride]
 		}
 	}
-}
-
-// dense gives n elements of src from off on, every stride-th: src itself where
-// they are neighbours, otherwise buf with them.
-func dense(buf, src []float32, off, stride, n int) []float32 {
-	if stride == 1 {
-		return src[off : off+n]
-	}
-	gather(buf[:n], src, off, stride)
-	return buf[:n]
 }

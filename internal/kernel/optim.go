@@ -11,20 +11,20 @@ var adamWKernel = &device.Kernel{Name: "adamw", Host: adamWHost, CUDA: cudaEleme
 
 // AdamW takes one step of Adam with decoupled weight decay (Loshchilov and
 // Hutter, «Decoupled Weight Decay Regularization», 2019) for n parameters, in
-// place. With g ← *gradScale·g (by 1 when gradScale is 0) and t = p.Step:
+// place. With g ← *gradScale·g (by 1 without gradScale) and t = p.Step:
 //
 //	w ← w − lr·wd·w;  m ← β1·m + (1−β1)·g;  v ← β2·v + (1−β2)·g²
 //	w ← w − lr/(1−β1ᵗ) · m / (√v/√(1−β2ᵗ) + eps)
 //
 // What is derived from p is computed in float64: with Beta2 0.999, 1−β2 is
 // 0.001, not the 0.00099998713 that the nearest float32 would leave.
-func AdamW(s device.Stream, n int, w, g, m, v, gradScale device.Ptr, p AdamWParams) {
+func AdamW(s device.Stream, n int, w, g, m, v, gradScale Array, p AdamWParams) {
 	need("AdamW", n, w, g, m, v)
 	if p.Step < 1 {
 		panic(fmt.Sprintf("kernel.AdamW: step %d; the first is 1", p.Step))
 	}
-	l := device.Launch{Kernel: adamWKernel, Bytes: bytesOf(7 * n), Flops: uint64(16 * n)}
-	l.Ptr[0], l.Ptr[1], l.Ptr[2], l.Ptr[3], l.Ptr[4] = w, g, m, v, gradScale
+	l := device.Launch{Kernel: adamWKernel, Bytes: bytesOf(6*n) + g.bytes(n), Flops: uint64(16 * n)}
+	operands(&l, 0, w, g, m, v, gradScale)
 	l.Int[0] = n
 	t := float64(p.Step)
 	l.Float = [device.MaxFloats]float32{
@@ -40,7 +40,7 @@ func AdamW(s device.Stream, n int, w, g, m, v, gradScale device.Ptr, p AdamWPara
 
 func adamWHost(l *device.Launch, ws *device.Workers) {
 	n := l.Int[0]
-	w, g := device.Float32s(l.Ptr[0], n), device.Float32s(l.Ptr[1], n)
+	w, g := device.Float32s(l.Ptr[0], n), numbersOf(l, 1, n)
 	m, v := device.Float32s(l.Ptr[2], n), device.Float32s(l.Ptr[3], n)
 	f := adamFactors{
 		grad: 1, decay: l.Float[0],
@@ -52,6 +52,10 @@ func adamWHost(l *device.Launch, ws *device.Workers) {
 		f.grad = device.Float32s(l.Ptr[4], 1)[0]
 	}
 	ws.For(n, chunk, func(lo, hi int) {
-		vecAdamW(w[lo:hi], g[lo:hi], m[lo:hi], v[lo:hi], &f)
+		var buf [pieceLen]float32
+		for ; lo < hi; lo += pieceLen {
+			end := min(hi, lo+pieceLen)
+			vecAdamW(w[lo:end], g.dense(buf[:], lo, 1, end-lo), m[lo:end], v[lo:end], &f)
+		}
 	})
 }

@@ -34,7 +34,7 @@ func TestAdamW(t *testing.T) {
 				c := &testCase{t: t}
 				w, g := c.inout(weights), c.input(steps[step])
 				ms, vs := c.inout(m), c.inout(v)
-				factor := device.Ptr(0)
+				factor := none
 				if i%2 == 0 {
 					scale = 0.25
 					factor = c.input([]float32{scale}).ptr()
@@ -62,7 +62,7 @@ func TestAdamWFactors(t *testing.T) {
 	c := &testCase{t: t}
 	w, g, m, v := c.inout([]float32{1}), c.input([]float32{3}), c.inout([]float32{0}), c.inout([]float32{0})
 	c.run(func(s device.Stream) {
-		AdamW(s, 1, w.ptr(), g.ptr(), m.ptr(), v.ptr(), 0, AdamWParams{LR: 0.001, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 1})
+		AdamW(s, 1, w.ptr(), g.ptr(), m.ptr(), v.ptr(), none, AdamWParams{LR: 0.001, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 1})
 	})
 	c.equal("v", v, 1e-7, func(int) float64 { return 0.009 })
 	c.equal("m", m, 1e-7, func(int) float64 { return 0.3 })
@@ -75,7 +75,7 @@ func TestAdamWNotFinite(t *testing.T) {
 		c := &testCase{t: t}
 		w, g, m, v := c.inout([]float32{1}), c.input([]float32{float32(math.Inf(1))}), c.inout([]float32{0}), c.inout([]float32{0})
 		c.run(func(s device.Stream) {
-			AdamW(s, 1, w.ptr(), g.ptr(), m.ptr(), v.ptr(), 0, AdamWParams{LR: 0.001, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 1})
+			AdamW(s, 1, w.ptr(), g.ptr(), m.ptr(), v.ptr(), none, AdamWParams{LR: 0.001, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 1})
 		})
 		c.equal("w", w, 0, func(int) float64 { return math.NaN() })
 	})

@@ -39,7 +39,7 @@ var updateKernel = &device.Kernel{Name: "update", Host: updateHost, CUDA: cudaEl
 
 // Update takes one step of a rule for n weights, in place, in one pass over
 // the weights, the gradients and the rule's states. With
-// g ← *gradScale·g + WeightDecay·w (gradScale 0 for 1), w ← (1 − LR·Decay)·w,
+// g ← *gradScale·g + WeightDecay·w (no gradScale for 1), w ← (1 − LR·Decay)·w,
 // β1, β2 and t = Step:
 //
 //	SGD       w ← w − LR·g
@@ -54,16 +54,16 @@ var updateKernel = &device.Kernel{Name: "update", Host: updateHost, CUDA: cudaEl
 // Reddi et al. (2018), Duchi et al. (2011) and Tieleman and Hinton (2012), in
 // the forms that PyTorch computes. Each element depends on its own operands
 // alone, so that the result is the same with any number of workers.
-func Update(s device.Stream, rule UpdateRule, n int, w, g device.Ptr, states [3]device.Ptr, gradScale device.Ptr, p UpdateParams) {
+func Update(s device.Stream, rule UpdateRule, n int, w, g Array, states [3]Array, gradScale Array, p UpdateParams) {
 	need("Update", n, w, g)
 	need("Update", n, states[:rule.States()]...)
 	if p.Step < 1 {
 		panic(fmt.Sprintf("kernel.Update: step %d; the first is 1", p.Step))
 	}
 	k := rule.States()
-	l := device.Launch{Kernel: updateKernel, Bytes: bytesOf((3 + 2*k) * n), Flops: uint64((4 + 6*k) * n)}
-	l.Ptr[0], l.Ptr[1], l.Ptr[2] = w, g, gradScale
-	copy(l.Ptr[3:], states[:k])
+	l := device.Launch{Kernel: updateKernel, Bytes: bytesOf((2+2*k)*n) + g.bytes(n), Flops: uint64((4 + 6*k) * n)}
+	operands(&l, 0, w, g, gradScale)
+	operands(&l, 3, states[:k]...)
 	l.Int[0], l.Int[1] = n, int(rule)
 	l.Float = p.factors(rule)
 	queue(s, &l)
@@ -96,7 +96,7 @@ type update struct {
 
 func updateHost(l *device.Launch, ws *device.Workers) {
 	n, rule, f := l.Int[0], UpdateRule(l.Int[1]), &l.Float
-	w, g := device.Float32s(l.Ptr[0], n), device.Float32s(l.Ptr[1], n)
+	w, g := device.Float32s(l.Ptr[0], n), numbersOf(l, 1, n)
 	var s [3][]float32
 	for i := range rule.States() {
 		s[i] = device.Float32s(l.Ptr[3+i], n)
@@ -107,11 +107,15 @@ func updateHost(l *device.Launch, ws *device.Workers) {
 		u.grad = device.Float32s(l.Ptr[2], 1)[0]
 	}
 	ws.For(n, chunk, func(lo, hi int) {
+		var buf [pieceLen]float32
 		var part [3][]float32
-		for i := range rule.States() {
-			part[i] = s[i][lo:hi]
+		for ; lo < hi; lo += pieceLen {
+			end := min(hi, lo+pieceLen)
+			for i := range rule.States() {
+				part[i] = s[i][lo:end]
+			}
+			u.run(rule, w[lo:end], g.dense(buf[:], lo, 1, end-lo), part)
 		}
-		u.run(rule, w[lo:hi], g[lo:hi], part)
 	})
 }
 

@@ -71,7 +71,7 @@ func updateStep(t *testing.T, rule UpdateRule, weights, grads []float32, states 
 	n := len(weights)
 	c := &testCase{t: t}
 	w, g, factor := c.inout(weights), c.input(grads), c.input([]float32{scale})
-	arrays, ptrs := [3]*array{}, [3]device.Ptr{}
+	arrays, ptrs := [3]*array{}, [3]Array{}
 	for i := range rule.States() {
 		arrays[i] = c.inout(states[i])
 		ptrs[i] = arrays[i].ptr()
@@ -99,15 +99,15 @@ func TestUpdateWithoutScale(t *testing.T) {
 	c := &testCase{t: t}
 	w, g := c.inout([]float32{2, 2}), c.input([]float32{3, float32(math.NaN())})
 	c.run(func(s device.Stream) {
-		Update(s, UpdateSGD, 2, w.ptr(), g.ptr(), [3]device.Ptr{}, 0, UpdateParams{LR: 0.5, Step: 1})
+		Update(s, UpdateSGD, 2, w.ptr(), g.ptr(), [3]Array{}, none, UpdateParams{LR: 0.5, Step: 1})
 	})
 	c.equal("w", w, 0, func(i int) float64 { return []float64{0.5, math.NaN()}[i] })
 }
 
 func TestUpdateMisuse(t *testing.T) {
 	for name, f := range map[string]func(){
-		"no state": func() { Update(&sink{}, UpdateAdam, 1, 512, 512, [3]device.Ptr{512}, 0, UpdateParams{Step: 1}) },
-		"step 0":   func() { Update(&sink{}, UpdateSGD, 1, 512, 512, [3]device.Ptr{}, 0, UpdateParams{}) },
+		"no state": func() { Update(&sink{}, UpdateAdam, 1, some, some, [3]Array{some}, none, UpdateParams{Step: 1}) },
+		"step 0":   func() { Update(&sink{}, UpdateSGD, 1, some, some, [3]Array{}, none, UpdateParams{}) },
 	} {
 		func() {
 			defer func() {
@@ -122,9 +122,9 @@ func TestUpdateMisuse(t *testing.T) {
 
 func TestUpdateQueuesWithoutAllocating(t *testing.T) {
 	s := device.Stream(&sink{})
-	states := [3]device.Ptr{512, 512, 512}
+	states := [3]Array{some, some, some}
 	if n := testing.AllocsPerRun(100, func() {
-		Update(s, UpdateAMSGrad, 10, 512, 512, states, 0, UpdateParams{LR: 1e-3, Beta1: 0.9, Beta2: 0.99, Step: 3})
+		Update(s, UpdateAMSGrad, 10, some, some, states, none, UpdateParams{LR: 1e-3, Beta1: 0.9, Beta2: 0.99, Step: 3})
 	}); n != 0 {
 		t.Errorf("Update allocates %v times", n)
 	}
@@ -138,13 +138,13 @@ func BenchmarkUpdate(b *testing.B) {
 	for rule := UpdateSGD; rule <= UpdateRMSProp; rule++ {
 		b.Run(fmt.Sprint(rule), func(b *testing.B) {
 			c := &testCase{}
-			var ptrs [5]device.Ptr
+			var ptrs [5]Array
 			for i := range ptrs {
 				ptrs[i] = c.inout(make([]float32, n)).ptr()
 			}
 			b.SetBytes(int64(4 * (3 + 2*rule.States()) * n))
 			for b.Loop() {
-				Update(s, rule, n, ptrs[0], ptrs[1], [3]device.Ptr(ptrs[2:]), 0, UpdateParams{LR: 1e-3, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, Step: 1})
+				Update(s, rule, n, ptrs[0], ptrs[1], [3]Array(ptrs[2:]), none, UpdateParams{LR: 1e-3, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, Step: 1})
 			}
 		})
 	}

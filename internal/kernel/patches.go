@@ -5,14 +5,14 @@ package kernel
 // result (image, then place in it), and an element outside of the image is 0.
 // With a kernel of 1×1 it is the images themselves, with a row for each channel.
 type patches struct {
-	x                     []float32 // from the first channel of the first image on
-	image                 int       // elements from one image to the next
+	x                     numbers // from the first channel of the first image on
+	image                 int     // elements from one image to the next
 	h, w, kh, kw, oh, ow  int
 	stride, pad, dilation [2]int
 }
 
 // planes is the matrix of images of p pixels in so many channels.
-func planes(x []float32, channels, p int) *patches {
+func planes(x numbers, channels, p int) *patches {
 	one := [2]int{1, 1}
 	return &patches{x: x, image: channels * p, h: 1, w: p, kh: 1, kw: 1, oh: 1, ow: p, stride: one, dilation: one}
 }
@@ -93,19 +93,24 @@ func (p *patches) fill(dst []float32, ld, row, column, k, n int) {
 		runs := p.runs((row+i)%taps, column, n, &buf)
 		channel := (row + i) / taps * p.h * p.w
 		for r := i; r < k; r += taps {
-			x, to := p.x[channel:], dst[r*ld:]
+			to := dst[r*ld:]
 			for j := range runs {
 				u := &runs[j]
-				u.copy(to[u.to:], x, step)
+				u.copy(to[u.to:], &p.x, channel, step)
 			}
 			channel += p.h * p.w
 		}
 	}
 }
 
-// copy sets dst to the elements of a run.
-func (u *run) copy(dst, x []float32, step int) {
+// copy sets dst to the elements of a run, in a channel that begins at an
+// element of images.
+func (u *run) copy(dst []float32, images *numbers, channel, step int) {
 	dst = dst[:u.n]
+	if u.at >= 0 && images.half() {
+		images.read(dst, channel+u.at, step)
+		return
+	}
 	switch {
 	case u.at < 0 && u.n >= 16:
 		clear(dst)
@@ -114,9 +119,9 @@ func (u *run) copy(dst, x []float32, step int) {
 			dst[i] = 0
 		}
 	case step == 1 && u.n >= 8:
-		copy(dst, x[u.at:])
+		copy(dst, images.f[channel+u.at:])
 	default:
-		x = x[u.at : u.at+(u.n-1)*step+1]
+		x := images.f[channel+u.at : channel+u.at+(u.n-1)*step+1]
 		for i := range dst {
 			dst[i] = x[i*step]
 		}
@@ -124,7 +129,7 @@ func (u *run) copy(dst, x []float32, step int) {
 }
 
 // add adds k rows of n columns, from a row and a column on, of src, whose rows
-// are ld elements apart, to the elements that they stand for.
+// are ld elements apart, to the elements that they stand for, of float32.
 func (p *patches) add(src []float32, ld, row, column, k, n int) {
 	var buf [runLimit]run
 	taps, step := p.kh*p.kw, p.stride[1]
@@ -132,7 +137,7 @@ func (p *patches) add(src []float32, ld, row, column, k, n int) {
 		for i := range min(taps, k) {
 			runs := p.runs((row+i)%taps, column+q, min(runLimit, n-q), &buf)
 			for r := i; r < k; r += taps {
-				x, from := p.x[(row+r)/taps*p.h*p.w:], src[r*ld+q:]
+				x, from := p.x.f[(row+r)/taps*p.h*p.w:], src[r*ld+q:]
 				for _, u := range runs {
 					u.add(x, from[u.to:], step)
 				}
@@ -181,12 +186,8 @@ func (p *packer) packRows(dst []float32, src operand, n, k int) {
 		columns := min(runLimit, k-q)
 		src.patches.fill(buf[:], runLimit, src.row, src.column+q, n, columns)
 		for i := 0; i < n; i += p.width {
-			to, rows := dst[i*k+q*p.width:], operand{data: buf[i*runLimit:], outer: runLimit, inner: 1}
-			if n-i >= p.width {
-				p.transposeStrip(to, rows, columns)
-			} else {
-				p.packPart(to, rows, n-i, 0, columns)
-			}
+			rows := operand{data: floats(buf[i*runLimit:]), outer: runLimit, inner: 1}
+			p.packBlock(dst[i*k+q*p.width:], rows, min(p.width, n-i), columns)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 type Pool struct {
 	Planes, H, W, OH, OW int
 	Kernel, Stride, Pad  [2]int
-	X, Y                 device.Ptr
+	X, Y                 Array
 }
 
 func (p *Pool) check(op string) {
@@ -28,11 +28,12 @@ func (p *Pool) check(op string) {
 	}
 }
 
-// launch describes the launch of a kernel that passes so often over X and Y.
-func (p *Pool) launch(k *device.Kernel, passX, passY int) device.Launch {
+// launch describes the launch of a kernel that passes so often over X (or its
+// gradient, as x) and Y.
+func (p *Pool) launch(k *device.Kernel, passX int, x, y Array) device.Launch {
 	p.check(k.Name)
-	x, y := p.Planes*p.H*p.W, p.Planes*p.OH*p.OW
-	l := device.Launch{Kernel: k, Bytes: bytesOf(passX*x + passY*y), Flops: uint64(x)}
+	n := p.Planes * p.H * p.W
+	l := device.Launch{Kernel: k, Bytes: x.bytes(passX*n) + y.bytes(p.Planes*p.OH*p.OW), Flops: uint64(n)}
 	l.Int = [device.MaxInts]int{p.Planes, p.H, p.W, p.OH, p.OW, p.Kernel[0], p.Kernel[1], p.Stride[0], p.Stride[1], p.Pad[0], p.Pad[1]}
 	return l
 }
@@ -43,9 +44,9 @@ func loadPool(l *device.Launch) *Pool {
 		Kernel: [2]int{n[5], n[6]}, Stride: [2]int{n[7], n[8]}, Pad: [2]int{n[9], n[10]}}
 }
 
-// window is the part of window o that lies inside of a side, and the elements
+// bounds is the part of window o that lies inside of a side, and the elements
 // that it counts for, those of the padding included.
-func window(o, windows, size, kernel, stride, pad int) (lo, hi, count int) {
+func bounds(o, windows, size, kernel, stride, pad int) (lo, hi, count int) {
 	if kernel == 0 {
 		lo, hi = o*size/windows, ceilDiv((o+1)*size, windows)
 		return lo, hi, hi - lo
@@ -55,52 +56,72 @@ func window(o, windows, size, kernel, stride, pad int) (lo, hi, count int) {
 	return max(lo, 0), min(hi, size), min(hi, size+pad) - lo
 }
 
-// each calls f for the windows of planes lo … hi−1: for number i of Y, with
-// what the window covers of x, the plane.
-func (p *Pool) each(lo, hi int, f func(i int, w *area)) {
+// each calls f for the windows of a plane: for number i of Y's plane, with
+// what the window covers of the plane.
+func (p *Pool) each(f func(i int, w *area)) {
 	w := area{ld: p.W}
-	for plane := lo; plane < hi; plane++ {
-		w.base = plane * p.H * p.W
-		for oy := range p.OH {
-			w.top, w.bottom, w.down = window(oy, p.OH, p.H, p.Kernel[0], p.Stride[0], p.Pad[0])
-			for ox := range p.OW {
-				w.left, w.right, w.across = window(ox, p.OW, p.W, p.Kernel[1], p.Stride[1], p.Pad[1])
-				f((plane*p.OH+oy)*p.OW+ox, &w)
-			}
+	for oy := range p.OH {
+		w.top, w.bottom, w.down = bounds(oy, p.OH, p.H, p.Kernel[0], p.Stride[0], p.Pad[0])
+		for ox := range p.OW {
+			w.left, w.right, w.across = bounds(ox, p.OW, p.W, p.Kernel[1], p.Stride[1], p.Pad[1])
+			f(oy*p.OW+ox, &w)
 		}
 	}
 }
 
 // area is what a window covers of a plane.
 type area struct {
-	base, ld                 int // of the plane
+	ld                       int // of the plane
 	top, bottom, left, right int
 	down, across             int // of the window, the padding included
 }
 
 // row is row y of the area.
 func (a *area) row(x []float32, y int) []float32 {
-	return x[a.base+y*a.ld+a.left : a.base+y*a.ld+a.right]
+	return x[y*a.ld+a.left : y*a.ld+a.right]
 }
 
 // greatest is the place of the first greatest element; NaN is the greatest.
 func (a *area) greatest(x []float32) int {
-	at := a.base + a.top*a.ld + a.left
+	at := a.top*a.ld + a.left
 	most := x[at]
 	for y := a.top; y < a.bottom; y++ {
 		for i, v := range a.row(x, y) {
 			if v > most || v != v {
-				most, at = v, a.base+y*a.ld+a.left+i
+				most, at = v, y*a.ld+a.left+i
 			}
 		}
 	}
 	return at
 }
 
-// run shares the planes out to threads.
-func (p *Pool) run(w *device.Workers, f func(i int, w *area)) {
-	w.For(p.Planes, rowsPerChunk(p.H*p.W), func(lo, hi int) { p.each(lo, hi, f) })
+// run shares the planes out to threads: f computes a plane of to, cleared
+// before unless it is added to, from those of a and b (b may be none).
+func (p *Pool) run(w *device.Workers, sizes [3]int, to, a, b numbers, accumulate bool, f func(to, a, b []float32)) {
+	w.For(p.Planes, rowsPerChunk(p.H*p.W), func(lo, hi int) {
+		room := loans{w: w}
+		defer room.release()
+		winTo, winA, winB := room.window(to, sizes[0]), room.window(a, sizes[1]), room.window(b, sizes[2])
+		for plane := lo; plane < hi; plane++ {
+			at := plane * sizes[0]
+			dst := winTo.room(at, sizes[0])
+			if !accumulate {
+				clear(dst)
+			} else if winTo.half() {
+				dst = winTo.load(at, sizes[0])
+			}
+			var other []float32
+			if winB.given() {
+				other = winB.load(plane*sizes[2], sizes[2])
+			}
+			f(dst, winA.load(plane*sizes[1], sizes[1]), other)
+			winTo.store(at, dst)
+		}
+	})
 }
+
+// planes are the sizes of planes of X and of Y.
+func (p *Pool) planes() (x, y int) { return p.H * p.W, p.OH * p.OW }
 
 var (
 	maxPoolKernel     = &device.Kernel{Name: "max_pool", Host: maxPoolHost}
@@ -111,82 +132,84 @@ var (
 
 // MaxPool sets Y to the greatest elements of the windows.
 func MaxPool(s device.Stream, p Pool) {
-	l := p.launch(maxPoolKernel, 1, 1)
+	l := p.launch(maxPoolKernel, 1, p.X, p.Y)
 	need("MaxPool", p.Planes, p.X, p.Y)
-	l.Ptr[0], l.Ptr[1] = p.X, p.Y
+	operands(&l, 0, p.X, p.Y)
 	queue(s, &l)
 }
 
 func maxPoolHost(l *device.Launch, w *device.Workers) {
 	p := loadPool(l)
-	x, y := device.Float32s(l.Ptr[0], p.Planes*p.H*p.W), device.Float32s(l.Ptr[1], p.Planes*p.OH*p.OW)
-	p.run(w, func(i int, a *area) { y[i] = x[a.greatest(x)] })
+	nx, ny := p.planes()
+	p.run(w, [3]int{ny, nx}, numbersOf(l, 1, p.Planes*ny), numbersOf(l, 0, p.Planes*nx), numbers{}, false, func(y, x, _ []float32) {
+		p.each(func(i int, a *area) { y[i] = x[a.greatest(x)] })
+	})
 }
 
 // MaxPoolGrad sets dx to the gradient of X, or adds it with accumulate: each
 // element of dy goes to the first greatest element of its window in X.
-func MaxPoolGrad(s device.Stream, p Pool, dx, dy device.Ptr, accumulate bool) {
-	l := p.launch(maxPoolGradKernel, 2+flag(accumulate), 1)
+func MaxPoolGrad(s device.Stream, p Pool, dx, dy Array, accumulate bool) {
+	l := p.launch(maxPoolGradKernel, 1+flag(accumulate), dx, dy)
+	l.Bytes += p.X.bytes(p.Planes * p.H * p.W)
 	need("MaxPoolGrad", p.Planes, p.X, dx, dy)
-	l.Ptr[0], l.Ptr[1], l.Ptr[2] = p.X, dx, dy
+	operands(&l, 0, p.X, dx, dy)
 	l.Int[11] = flag(accumulate)
 	queue(s, &l)
 }
 
 func maxPoolGradHost(l *device.Launch, w *device.Workers) {
 	p := loadPool(l)
-	n := p.Planes * p.H * p.W
-	x, dx, dy := device.Float32s(l.Ptr[0], n), device.Float32s(l.Ptr[1], n), device.Float32s(l.Ptr[2], p.Planes*p.OH*p.OW)
-	if l.Int[11] == 0 {
-		w.For(n, chunk, func(lo, hi int) { clear(dx[lo:hi]) })
-	}
-	p.run(w, func(i int, a *area) { dx[a.greatest(x)] += dy[i] })
+	nx, ny := p.planes()
+	x, dx, dy := numbersOf(l, 0, p.Planes*nx), numbersOf(l, 1, p.Planes*nx), numbersOf(l, 2, p.Planes*ny)
+	p.run(w, [3]int{nx, nx, ny}, dx, x, dy, l.Int[11] != 0, func(dx, x, dy []float32) {
+		p.each(func(i int, a *area) { dx[a.greatest(x)] += dy[i] })
+	})
 }
 
 // AvgPool sets Y to the means of the windows, where padding counts as zeros.
 func AvgPool(s device.Stream, p Pool) {
-	l := p.launch(avgPoolKernel, 1, 1)
+	l := p.launch(avgPoolKernel, 1, p.X, p.Y)
 	need("AvgPool", p.Planes, p.X, p.Y)
-	l.Ptr[0], l.Ptr[1] = p.X, p.Y
+	operands(&l, 0, p.X, p.Y)
 	queue(s, &l)
 }
 
 func avgPoolHost(l *device.Launch, w *device.Workers) {
 	p := loadPool(l)
-	x, y := device.Float32s(l.Ptr[0], p.Planes*p.H*p.W), device.Float32s(l.Ptr[1], p.Planes*p.OH*p.OW)
-	p.run(w, func(i int, a *area) {
-		var sum float32
-		for row := a.top; row < a.bottom; row++ {
-			for _, v := range a.row(x, row) {
-				sum += v
+	nx, ny := p.planes()
+	p.run(w, [3]int{ny, nx}, numbersOf(l, 1, p.Planes*ny), numbersOf(l, 0, p.Planes*nx), numbers{}, false, func(y, x, _ []float32) {
+		p.each(func(i int, a *area) {
+			var sum float32
+			for row := a.top; row < a.bottom; row++ {
+				for _, v := range a.row(x, row) {
+					sum += v
+				}
 			}
-		}
-		y[i] = sum / float32(a.down*a.across)
+			y[i] = sum / float32(a.down*a.across)
+		})
 	})
 }
 
 // AvgPoolGrad sets dx to the gradient of X, or adds it with accumulate.
-func AvgPoolGrad(s device.Stream, p Pool, dx, dy device.Ptr, accumulate bool) {
-	l := p.launch(avgPoolGradKernel, 1+flag(accumulate), 1)
+func AvgPoolGrad(s device.Stream, p Pool, dx, dy Array, accumulate bool) {
+	l := p.launch(avgPoolGradKernel, 1+flag(accumulate), dx, dy)
 	need("AvgPoolGrad", p.Planes, dx, dy)
-	l.Ptr[0], l.Ptr[1] = dx, dy
+	operands(&l, 0, dx, dy)
 	l.Int[11] = flag(accumulate)
 	queue(s, &l)
 }
 
 func avgPoolGradHost(l *device.Launch, w *device.Workers) {
 	p := loadPool(l)
-	n := p.Planes * p.H * p.W
-	dx, dy := device.Float32s(l.Ptr[0], n), device.Float32s(l.Ptr[1], p.Planes*p.OH*p.OW)
-	if l.Int[11] == 0 {
-		w.For(n, chunk, func(lo, hi int) { clear(dx[lo:hi]) })
-	}
-	p.run(w, func(i int, a *area) {
-		g := dy[i] / float32(a.down*a.across)
-		for row := a.top; row < a.bottom; row++ {
-			for j := range a.row(dx, row) {
-				a.row(dx, row)[j] += g
+	nx, ny := p.planes()
+	p.run(w, [3]int{nx, ny}, numbersOf(l, 0, p.Planes*nx), numbersOf(l, 1, p.Planes*ny), numbers{}, l.Int[11] != 0, func(dx, dy, _ []float32) {
+		p.each(func(i int, a *area) {
+			g := dy[i] / float32(a.down*a.across)
+			for row := a.top; row < a.bottom; row++ {
+				for j := range a.row(dx, row) {
+					a.row(dx, row)[j] += g
+				}
 			}
-		}
+		})
 	})
 }

@@ -18,16 +18,19 @@ func (s *sink) Launch(l *device.Launch) { s.last = *l }
 
 // Operations on addresses of no memory.
 var (
+	some, other = Array{Ptr: 512}, Array{Ptr: 1024}
+	none        Array
+
 	someConv = Conv{N: 1, C: 2, H: 5, W: 5, M: 2, KH: 3, KW: 3, Groups: 1, Stride: [2]int{1, 1}, Dilation: [2]int{1, 1},
-		X: 512, Weight: 512, Bias: 512, Y: 1024}
-	someNorm = BatchNorm{N: 2, C: 3, P: 4, X: 512, Mean: 512, RStd: 512, Gamma: 512, Beta: 512}
-	somePool = Pool{Planes: 2, H: 4, W: 4, OH: 2, OW: 2, X: 512, Y: 1024}
+		X: some, Weight: some, Bias: some, Y: other}
+	someNorm = BatchNorm{N: 2, C: 3, P: 4, X: some, Mean: some, RStd: some, Gamma: some, Beta: some}
+	somePool = Pool{Planes: 2, H: 4, W: 4, OH: 2, OW: 2, X: some, Y: other}
 )
 
 // TestQueueingAllocatesNothing queues each operation with addresses of no
 // memory. Each has its kernel in the table.
 func TestQueueingAllocatesNothing(t *testing.T) {
-	const p, q = device.Ptr(512), device.Ptr(1024)
+	p, q := some, other
 	queued := &sink{}
 	s := device.Stream(queued)
 	for name, f := range map[string]func(){
@@ -75,7 +78,7 @@ func TestQueueingAllocatesNothing(t *testing.T) {
 		"LogSoftmax":       func() { LogSoftmax(s, 3, 4, p, q) },
 		"LogSoftmaxGrad":   func() { LogSoftmaxGrad(s, 3, 4, p, q, q, true) },
 		"Dropout":          func() { Dropout(s, 10, p, q, 0.1, 7, true) },
-		"Select":           func() { Select(s, 10, p, q, q, 0, 1) },
+		"Select":           func() { Select(s, 10, p, q, q, none, 1) },
 		"Equal":            func() { Equal(s, 10, p, q, 3) },
 		"TopK":             func() { TopK(s, 3, 4, 2, p, p, q) },
 		"Gather":           func() { Gather(s, 3, 4, 2, p, q, q) },
@@ -96,13 +99,13 @@ func TestQueueingAllocatesNothing(t *testing.T) {
 
 // TestMisuse checks that wrong arguments panic and queue nothing.
 func TestMisuse(t *testing.T) {
-	const p = device.Ptr(512)
+	p := some
 	s := &sink{}
 	two := []int{2, 2}
 	for name, f := range map[string]func(){
-		"no address":            func() { Fill(s, 0, 1, 0) },
+		"no address":            func() { Fill(s, none, 1, 0) },
 		"negative size":         func() { Fill(s, p, -1, 0) },
-		"one address of two":    func() { Scale(s, 1, p, 0, 1, false) },
+		"one address of two":    func() { Scale(s, 1, p, none, 1, false) },
 		"unknown function":      func() { Unary(s, unaryOps, 1, p, p) },
 		"unknown derivative":    func() { UnaryGrad(s, -1, 1, p, p, p, false) },
 		"unknown operation":     func() { Binary(s, Div+1, two, p, View{p, two}, View{p, two}) },
@@ -110,22 +113,22 @@ func TestMisuse(t *testing.T) {
 		"negative stride":       func() { Copy(s, two, View{p, two}, View{p, []int{2, -1}}, false) },
 		"negative dimension":    func() { Copy(s, []int{2, -2}, View{p, two}, View{p, two}, false) },
 		"seven dimensions":      func() { SumTo(s, make([]int, 7), View{p, make([]int, 7)}, View{p, make([]int, 7)}, false) },
-		"sum to nowhere":        func() { SumTo(s, []int{0, 2}, View{0, []int{0, 1}}, View{0, []int{2, 1}}, false) },
+		"sum to nowhere":        func() { SumTo(s, []int{0, 2}, View{none, []int{0, 1}}, View{none, []int{2, 1}}, false) },
 		"no columns":            func() { Softmax(s, 2, 0, p, p) },
 		"negative rows":         func() { CrossEntropy(s, -1, 2, p, p, p, p, CrossEntropyParams{Ignore: -1}) },
-		"no loss":               func() { CrossEntropy(s, 0, 2, 0, 0, 0, 0, CrossEntropyParams{Ignore: -1}) },
-		"gamma missing":         func() { LayerNorm(s, 2, 2, p, p, p, p, 0, p, 1e-5) },
-		"no table":              func() { Embedding(s, 2, 2, 5, p, 0, p) },
-		"step 0":                func() { AdamW(s, 1, p, p, p, p, 0, AdamWParams{}) },
+		"no loss":               func() { CrossEntropy(s, 0, 2, none, none, none, none, CrossEntropyParams{Ignore: -1}) },
+		"gamma missing":         func() { LayerNorm(s, 2, 2, p, p, p, p, none, p, 1e-5) },
+		"no table":              func() { Embedding(s, 2, 2, 5, p, none, p) },
+		"step 0":                func() { AdamW(s, 1, p, p, p, p, none, AdamWParams{}) },
 		"groups that don't fit": func() { c := someConv; c.Groups = 3; Convolve(s, c) },
 		"an image too small":    func() { c := someConv; c.H = 2; ConvGradInput(s, c, p, p, false) },
-		"no weight":             func() { c := someConv; c.Weight = 0; Convolve(s, c) },
+		"no weight":             func() { c := someConv; c.Weight = none; Convolve(s, c) },
 		"no channel":            func() { b := someNorm; b.C = 0; BatchNormApply(s, b, p) },
 		"too many windows":      func() { b := somePool; b.Kernel, b.Stride = [2]int{3, 3}, [2]int{1, 1}; b.OH = 3; MaxPool(s, b) },
 		"dropout of all":        func() { Dropout(s, 1, p, p, 1, 0, false) },
 		"more than there are":   func() { TopK(s, 1, 3, 4, p, p, p) },
-		"no mask":               func() { Select(s, 1, p, 0, p, p, 0) },
-		"no norm":               func() { ClipScale(s, p, 0, p, 1) },
+		"no mask":               func() { Select(s, 1, p, none, p, p, 0) },
+		"no norm":               func() { ClipScale(s, p, none, p, 1) },
 	} {
 		func() {
 			defer func() {

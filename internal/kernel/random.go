@@ -70,30 +70,20 @@ var dropoutKernel = &device.Kernel{Name: "dropout", Host: dropoutHost, CUDA: cud
 // Dropout sets y = x/(1−p) for the elements that seed keeps, each with
 // probability 1 − p, and 0 for the others, or adds that with accumulate; so it
 // is its own gradient. y may be x when not accumulating.
-func Dropout(s device.Stream, n int, y, x device.Ptr, p float32, seed uint64, accumulate bool) {
+func Dropout(s device.Stream, n int, y, x Array, p float32, seed uint64, accumulate bool) {
 	need("Dropout", n, y, x)
 	checkDropout("Dropout", p)
-	l := device.Launch{Kernel: dropoutKernel, Bytes: bytesOf(n * (2 + flag(accumulate))), Flops: uint64(n * (1 + flag(accumulate)))}
-	l.Ptr[0], l.Ptr[1] = y, x
+	l := device.Launch{Kernel: dropoutKernel, Bytes: x.bytes(n) + y.bytes(n*(1+flag(accumulate))), Flops: uint64(n * (1 + flag(accumulate)))}
+	operands(&l, 0, y, x)
 	l.Int[0], l.Int[1], l.Int[2], l.Int[3] = n, flag(accumulate), int(uint32(seed>>32)), int(uint32(seed))
 	l.Float[0] = p
 	queue(s, &l)
 }
 
 func dropoutHost(l *device.Launch, w *device.Workers) {
-	y, x := device.Float32s(l.Ptr[0], l.Int[0]), device.Float32s(l.Ptr[1], l.Int[0])
+	n := l.Int[0]
 	d := newDropout(l.Float[0], uint64(uint32(l.Int[2]))<<32|uint64(uint32(l.Int[3])))
-	w.For(len(y), chunk, func(lo, hi int) {
-		var buf [pieceLen]float32
-		for ; lo < hi; lo += pieceLen {
-			end := min(hi, lo+pieceLen)
-			if l.Int[1] == 0 {
-				d.apply(y[lo:end], x[lo:end], uint64(lo))
-				continue
-			}
-			kept := buf[:end-lo]
-			d.apply(kept, x[lo:end], uint64(lo))
-			vecAdd(y[lo:end], y[lo:end], kept)
-		}
+	elementwise(w, n, numbersOf(l, 0, n), numbersOf(l, 1, n), numbers{}, l.Int[1] != 0, func(dst, x, _ []float32, first int) {
+		d.apply(dst, x, uint64(first))
 	})
 }

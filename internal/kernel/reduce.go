@@ -39,16 +39,16 @@ func SumTo(s device.Stream, shape []int, dst, src View, accumulate bool) {
 	elements, sums := n.elements(), n.along(0)
 	need("SumTo", sums, dst.Ptr)
 	need("SumTo", elements, src.Ptr)
-	l := device.Launch{Kernel: sumKernel, Bytes: bytesOf(n.distinct(1) + sums*(1+flag(accumulate))), Flops: uint64(elements)}
+	l := device.Launch{Kernel: sumKernel, Bytes: src.Ptr.bytes(n.distinct(1)) + dst.Ptr.bytes(sums*(1+flag(accumulate))), Flops: uint64(elements)}
 	n.store(&l)
 	l.Int[nestInts] = flag(accumulate)
-	l.Ptr[0], l.Ptr[1] = dst.Ptr, src.Ptr
+	operands(&l, 0, dst.Ptr, src.Ptr)
 	queue(s, &l)
 }
 
 // BiasGrad sets db, of cols elements, to the column sums of dy, or adds them
 // with accumulate.
-func BiasGrad(s device.Stream, rows, cols int, db, dy device.Ptr, accumulate bool) {
+func BiasGrad(s device.Stream, rows, cols int, db, dy Array, accumulate bool) {
 	needMatrix("BiasGrad", rows, cols, dy)
 	shape, to, from := [2]int{rows, cols}, [2]int{0, 1}, [2]int{cols, 1}
 	SumTo(s, shape[:], View{db, to[:]}, View{dy, from[:]}, accumulate)
@@ -58,8 +58,8 @@ func sumHost(l *device.Launch, w *device.Workers) {
 	n := loadNest(l)
 	j := sumJob{accumulate: l.Int[nestInts] != 0, rowKept: n.step(0) != 0}
 	j.split(n)
-	j.dst = device.Float32s(l.Ptr[0], j.results.extent(0))
-	j.src = device.Float32s(l.Ptr[1], n.extent(1))
+	j.dst = numbersOf(l, 0, j.results.extent(0))
+	j.src = numbersOf(l, 1, n.extent(1))
 	j.stepDst, j.stepSrc = j.results.step(0), n.step(1)
 	if j.parts > 1 {
 		j.work = w.Scratch(j.parts * j.results.elements())
@@ -77,7 +77,7 @@ type sumJob struct {
 	rowKept          bool
 	parts            int // into which the terms are split
 	accumulate       bool
-	dst, src         []float32
+	dst, src         numbers
 	stepDst, stepSrc int
 	work             []float32 // the parts' sums, one set of results after the other
 }
@@ -122,15 +122,15 @@ func (j *sumJob) sum(lo, hi int) {
 		case from == to: // the terms are none
 			clear(sums)
 		case j.rowKept:
-			buf.sum(sums, j.src[c.start(1):], j.stepSrc, &j.terms, from, to)
+			buf.sum(sums, &j.src, c.start(1), j.stepSrc, &j.terms, from, to)
 		default:
-			sums[0] = sumPieces(&buf.row, j.src[c.start(1):], &j.terms, from, to)
+			sums[0] = sumPieces(&buf.row, &j.src, c.start(1), &j.terms, from, to)
 		}
 		if j.parts > 1 {
 			copy(j.work[part*j.results.elements()+c.row*j.results.rowLen()+c.lo:], sums)
 			continue
 		}
-		putStrided(j.dst[c.start(0):], sums, j.stepDst, j.accumulate)
+		j.dst.write(c.start(0), j.stepDst, sums, j.accumulate)
 	}
 }
 
@@ -141,7 +141,7 @@ func (j *sumJob) fold(lo, hi int) {
 	for ; lo < hi; lo++ {
 		sums := out[:c.len()]
 		foldParts(sums, j.work, c.row*j.results.rowLen()+c.lo, j.parts, j.results.elements())
-		putStrided(j.dst[c.start(0):], sums, j.stepDst, j.accumulate)
+		j.dst.write(c.start(0), j.stepDst, sums, j.accumulate)
 		c.next()
 	}
 }
@@ -165,12 +165,13 @@ func foldParts(dst, work []float32, off, parts, stride int) {
 	copy(dst, part(0))
 }
 
-// sumPieces is the sum of the terms' pieces from … to−1.
-func sumPieces(buf *[pieceLen]float32, src []float32, terms *nest, from, to int) float32 {
+// sumPieces is the sum of the terms' pieces from … to−1; the terms begin at
+// element first of src.
+func sumPieces(buf *[pieceLen]float32, src *numbers, first int, terms *nest, from, to int) float32 {
 	var sum float64
 	c := terms.at(from)
 	for ; from < to; from++ {
-		sum += float64(sumOf(dense(buf[:], src, c.start(1), terms.step(1), c.len())))
+		sum += float64(sumOf(src.dense(buf[:], first+c.start(1), terms.step(1), c.len())))
 		c.next()
 	}
 	return float32(sum)
@@ -184,8 +185,9 @@ type columns struct {
 	row   [pieceLen]float32
 }
 
-// sum sets dst to the sum of the rows from … to−1 of terms.
-func (b *columns) sum(dst, src []float32, step int, terms *nest, from, to int) {
+// sum sets dst to the sum of the rows from … to−1 of terms, which begin at
+// element first of src.
+func (b *columns) sum(dst []float32, src *numbers, first, step int, terms *nest, from, to int) {
 	n := len(dst)
 	l0, l1, l2 := b.level[0][:n], b.level[1][:n], b.level[2][:n]
 	clear(l0)
@@ -193,7 +195,7 @@ func (b *columns) sum(dst, src []float32, step int, terms *nest, from, to int) {
 	clear(l2)
 	c := terms.at(from)
 	for row := 1; row <= to-from; row++ {
-		vecAdd(l0, l0, dense(b.row[:], src, c.start(1), step, n))
+		vecAdd(l0, l0, src.dense(b.row[:], first+c.start(1), step, n))
 		c.next()
 		if row%64 == 0 {
 			vecAdd(l1, l1, l0)
@@ -211,23 +213,25 @@ func (b *columns) sum(dst, src []float32, step int, terms *nest, from, to int) {
 var sumSquaresKernel = &device.Kernel{Name: "sum_squares", Host: sumSquaresHost, CUDA: cudaSumSquares}
 
 // SumSquares sets *sum = Σ x² of n elements, or adds that with accumulate.
-func SumSquares(s device.Stream, n int, sum, x device.Ptr, accumulate bool) {
+func SumSquares(s device.Stream, n int, sum, x Array, accumulate bool) {
 	need("SumSquares", n, x)
 	need("SumSquares", 1, sum)
-	l := device.Launch{Kernel: sumSquaresKernel, Bytes: bytesOf(n + 1 + flag(accumulate)), Flops: uint64(2 * n)}
-	l.Ptr[0], l.Ptr[1] = sum, x
+	l := device.Launch{Kernel: sumSquaresKernel, Bytes: x.bytes(n) + bytesOf(1+flag(accumulate)), Flops: uint64(2 * n)}
+	operands(&l, 0, sum, x)
 	l.Int[0], l.Int[1] = n, flag(accumulate)
 	queue(s, &l)
 }
 
 func sumSquaresHost(l *device.Launch, w *device.Workers) {
-	sum, x := device.Float32s(l.Ptr[0], 1), device.Float32s(l.Ptr[1], l.Int[0])
-	parts := w.Scratch((len(x) + chunk - 1) / chunk)
+	n := l.Int[0]
+	sum, x := device.Float32s(l.Ptr[0], 1), numbersOf(l, 1, n)
+	parts := w.Scratch((n + chunk - 1) / chunk)
 	defer w.Release(parts)
-	w.For(len(x), chunk, func(lo, hi int) {
+	w.For(n, chunk, func(lo, hi int) {
 		var s float64
+		var buf [pieceLen]float32
 		for i := lo; i < hi; i += pieceLen {
-			s += float64(squaresOf(x[i:min(hi, i+pieceLen)], 0))
+			s += float64(squaresOf(x.dense(buf[:], i, 1, min(pieceLen, hi-i)), 0))
 		}
 		parts[lo/chunk] = float32(s)
 	})
@@ -246,10 +250,10 @@ var clipScaleKernel = &device.Kernel{Name: "clip_scale", Host: clipScaleHost, CU
 // ClipScale turns a sum of squares into the factor that clips a gradient:
 // *norm = √*sum and *scale = min(1, limit/(norm + 1e−6)), or 1 with limit ≤ 0.
 // A norm of NaN gives a scale of NaN then, an infinite one 0.
-func ClipScale(s device.Stream, scale, norm, sum device.Ptr, limit float32) {
+func ClipScale(s device.Stream, scale, norm, sum Array, limit float32) {
 	need("ClipScale", 1, scale, norm, sum)
 	l := device.Launch{Kernel: clipScaleKernel, Bytes: bytesOf(3), Flops: 4}
-	l.Ptr[0], l.Ptr[1], l.Ptr[2] = scale, norm, sum
+	operands(&l, 0, scale, norm, sum)
 	l.Float[0] = limit
 	queue(s, &l)
 }

@@ -231,7 +231,9 @@ func TestLayerNorm(t *testing.T) {
 
 			c = &testCase{t: t}
 			in, mean, rstd = c.input(x), c.output(rows), c.output(rows)
-			c.run(func(s device.Stream) { LayerNorm(s, rows, cols, 0, mean.ptr(), rstd.ptr(), in.ptr(), 0, 0, eps) })
+			c.run(func(s device.Stream) {
+				LayerNorm(s, rows, cols, none, mean.ptr(), rstd.ptr(), in.ptr(), none, none, eps)
+			})
 			c.checkMoments(in, mean, rstd, cols, eps)
 			c.cost(n+2*rows, 4*n)
 		}
@@ -301,7 +303,7 @@ func checkLayerNormGrad(t *testing.T, r *rand.Rand, rows, cols, wanted, acc int)
 	}
 	mean, rstd := c.input(means), c.input(rstds)
 	var dst [3]*array
-	var ptr [3]device.Ptr
+	var ptr [3]Array
 	var add [3]bool
 	for i, size := range []int{n, cols, cols} {
 		add[i] = acc>>i&1 == 1
@@ -353,14 +355,16 @@ func TestRMSNorm(t *testing.T) {
 		n := rows * cols
 		c := &testCase{t: t}
 		x, gamma, y, rstd := c.input(randoms(r, n)), c.input(randoms(r, cols)), c.output(n), c.output(rows)
-		c.run(func(s device.Stream) { LayerNorm(s, rows, cols, y.ptr(), 0, rstd.ptr(), x.ptr(), gamma.ptr(), 0, eps) })
+		c.run(func(s device.Stream) {
+			LayerNorm(s, rows, cols, y.ptr(), none, rstd.ptr(), x.ptr(), gamma.ptr(), none, eps)
+		})
 		c.equal("y", y, 1e-6, byRow(cols, func(r int) []float64 { return oracle(x.rowOf(r, cols), wide(gamma.before)) }))
 
 		d := &testCase{t: t}
 		x, gamma, held := d.input(x.before), d.input(gamma.before), d.input(append([]float32(nil), rstd.data...))
 		again := d.output(n)
 		d.run(func(s device.Stream) {
-			LayerNormApply(s, rows, cols, again.ptr(), x.ptr(), 0, held.ptr(), gamma.ptr(), 0)
+			LayerNormApply(s, rows, cols, again.ptr(), x.ptr(), none, held.ptr(), gamma.ptr(), none)
 		})
 		if !sameBits(again.data, y.data) {
 			t.Fatal("the result made again differs")
@@ -370,7 +374,7 @@ func TestRMSNorm(t *testing.T) {
 		x, gamma, held = d.input(x.before), d.input(gamma.before), d.input(held.before)
 		dy, dx, dgamma := d.input(randoms(r, n)), d.output(n), d.dst(r, cols, true)
 		d.run(func(s device.Stream) {
-			LayerNormGrad(s, rows, cols, dx.ptr(), dgamma.ptr(), 0, dy.ptr(), x.ptr(), 0, held.ptr(), gamma.ptr(), false, true, false)
+			LayerNormGrad(s, rows, cols, dx.ptr(), dgamma.ptr(), none, dy.ptr(), x.ptr(), none, held.ptr(), gamma.ptr(), false, true, false)
 		})
 		d.near("dx", dx, 1e-5, 1, byRow(cols, func(r int) []float64 {
 			return numericGrad(func(x []float64) float64 { return inner(dy.rowOf(r, cols), oracle(x, wide(gamma.before))) }, x.rowOf(r, cols))

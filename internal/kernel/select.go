@@ -9,11 +9,11 @@ import (
 var selectKernel = &device.Kernel{Name: "select", Host: selectHost, CUDA: cudaElements(elementwiseCode, "select_f32")}
 
 // Select sets y to a where mask, of int32, is not 0, and to b elsewhere, for n
-// elements. An operand a or b of 0 stands for value. y may be a or b.
-func Select(s device.Stream, n int, y, mask, a, b device.Ptr, value float32) {
+// elements. An missing operand a or b stands for value. y may be a or b.
+func Select(s device.Stream, n int, y, mask, a, b Array, value float32) {
 	need("Select", n, y, mask)
-	l := device.Launch{Kernel: selectKernel, Bytes: bytesOf(n * (2 + flag(a != 0) + flag(b != 0)))}
-	l.Ptr[0], l.Ptr[1], l.Ptr[2], l.Ptr[3] = y, mask, a, b
+	l := device.Launch{Kernel: selectKernel, Bytes: y.bytes(n) + mask.bytes(n) + a.bytes(n*flag(a.given())) + b.bytes(n*flag(b.given()))}
+	operands(&l, 0, y, mask, a, b)
 	l.Int[0] = n
 	l.Float[0] = value
 	queue(s, &l)
@@ -21,16 +21,11 @@ func Select(s device.Stream, n int, y, mask, a, b device.Ptr, value float32) {
 
 func selectHost(l *device.Launch, w *device.Workers) {
 	n := l.Int[0]
-	y, mask := device.Float32s(l.Ptr[0], n), device.Int32s(l.Ptr[1], n)
-	var from [2][]float32 // where the mask is 0, and where it is not
-	for i := range from {
-		if p := l.Ptr[3-i]; p != 0 {
-			from[i] = device.Float32s(p, n)
-		}
-	}
-	w.For(n, chunk, func(lo, hi int) {
-		for i := lo; i < hi; i++ {
-			if src := from[flag(mask[i] != 0)]; src != nil {
+	mask := device.Int32s(l.Ptr[1], n)
+	elementwise(w, n, numbersOf(l, 0, n), numbersOf(l, 3, n), numbersOf(l, 2, n), false, func(y, no, yes []float32, first int) {
+		from := [2][]float32{no, yes}
+		for i := range y {
+			if src := from[flag(mask[first+i] != 0)]; src != nil {
 				y[i] = src[i]
 			} else {
 				y[i] = l.Float[0]
@@ -43,10 +38,10 @@ var equalKernel = &device.Kernel{Name: "equal", Host: equalHost, CUDA: cudaEleme
 
 // Equal sets y, of int32, to 1 where x, of int32, is value, and to 0
 // elsewhere, for n elements.
-func Equal(s device.Stream, n int, y, x device.Ptr, value int32) {
+func Equal(s device.Stream, n int, y, x Array, value int32) {
 	need("Equal", n, y, x)
 	l := device.Launch{Kernel: equalKernel, Bytes: bytesOf(2 * n), Flops: uint64(n)}
-	l.Ptr[0], l.Ptr[1] = y, x
+	operands(&l, 0, y, x)
 	l.Int[0], l.Int[1] = n, int(value)
 	queue(s, &l)
 }
@@ -65,30 +60,28 @@ var topKKernel = &device.Kernel{Name: "top_k", Host: topKHost, CUDA: cudaWarps(r
 // TopK sets each row of y to the k greatest elements of that row of x
 // (rows × cols), the greatest first, and index, of int32, to their columns.
 // NaN is greater than all; of equals the first comes first.
-func TopK(s device.Stream, rows, cols, k int, y, index, x device.Ptr) {
+func TopK(s device.Stream, rows, cols, k int, y, index, x Array) {
 	needMatrix("TopK", rows, cols, y, index, x)
 	if k < 1 || k > cols {
 		panic(fmt.Sprintf("kernel.TopK: the %d greatest of %d", k, cols))
 	}
-	l := device.Launch{Kernel: topKKernel, Bytes: bytesOf(rows * (cols + 2*k)), Flops: uint64(rows * cols)}
-	l.Ptr[0], l.Ptr[1], l.Ptr[2] = y, index, x
+	l := device.Launch{Kernel: topKKernel, Bytes: x.bytes(rows*cols) + y.bytes(rows*k) + index.bytes(rows*k), Flops: uint64(rows * cols)}
+	operands(&l, 0, y, index, x)
 	l.Int[0], l.Int[1], l.Int[2] = rows, cols, k
 	queue(s, &l)
 }
 
 func topKHost(l *device.Launch, w *device.Workers) {
 	rows, cols, k := l.Int[0], l.Int[1], l.Int[2]
-	y, index := device.Float32s(l.Ptr[0], rows*k), device.Int32s(l.Ptr[1], rows*k)
-	x := device.Float32s(l.Ptr[2], rows*cols)
-	w.For(rows, rowsPerChunk(cols), func(lo, hi int) {
-		for r := lo; r < hi; r++ {
-			topK(y[r*k:][:k], index[r*k:][:k], x[r*cols:][:cols])
-		}
+	y, index := numbersOf(l, 0, rows*k), device.Int32s(l.Ptr[1], rows*k)
+	eachRow(w, rows, cols, numbers{}, numbersOf(l, 2, rows*cols), numbers{}, func(r int, _, x, _ []float32) {
+		topK(&y, r*k, index[r*k:][:k], x)
 	})
 }
 
-// topK keeps the greatest so far in order, in index.
-func topK(y []float32, index []int32, x []float32) {
+// topK keeps the greatest so far in order, in index, and writes them to y from
+// element first on.
+func topK(y *numbers, first int, index []int32, x []float32) {
 	greater := func(a, b float32) bool { return a > b || a != a && b == b }
 	n := 0
 	for i, v := range x {
@@ -103,7 +96,7 @@ func topK(y []float32, index []int32, x []float32) {
 		index[at] = int32(i)
 	}
 	for i, c := range index {
-		y[i] = x[c]
+		y.write(first+i, 1, x[c:c+1], false)
 	}
 }
 
@@ -115,46 +108,47 @@ var (
 // Gather sets element j of each row of y (rows × k) to the element of that row
 // of x (rows × cols) in column index[j]. index, of int32, is rows × k; one out
 // of range gives NaN.
-func Gather(s device.Stream, rows, cols, k int, y, x, index device.Ptr) {
+func Gather(s device.Stream, rows, cols, k int, y, x, index Array) {
 	queueGather(s, gatherKernel, rows, cols, k, y, x, index)
 }
 
 // GatherGrad adds element j of each row of dy (rows × k) to the element of
 // that row of dx (rows × cols) in column index[j], in this order. An index out
 // of range is passed over.
-func GatherGrad(s device.Stream, rows, cols, k int, dx, dy, index device.Ptr) {
+func GatherGrad(s device.Stream, rows, cols, k int, dx, dy, index Array) {
 	queueGather(s, gatherGradKernel, rows, cols, k, dx, dy, index)
 }
 
-func queueGather(s device.Stream, kernel *device.Kernel, rows, cols, k int, to, from, index device.Ptr) {
+func queueGather(s device.Stream, kernel *device.Kernel, rows, cols, k int, to, from, index Array) {
 	needMatrix(kernel.Name, rows, cols, to, from, index)
 	need(kernel.Name, k)
-	l := device.Launch{Kernel: kernel, Bytes: bytesOf(rows * k * 3)}
-	l.Ptr[0], l.Ptr[1], l.Ptr[2] = to, from, index
+	l := device.Launch{Kernel: kernel, Bytes: to.bytes(rows*k) + from.bytes(rows*k) + index.bytes(rows*k)}
+	operands(&l, 0, to, from, index)
 	l.Int[0], l.Int[1], l.Int[2] = rows, cols, k
 	queue(s, &l)
 }
 
 func gatherHost(l *device.Launch, w *device.Workers) {
 	rows, cols, k := l.Int[0], l.Int[1], l.Int[2]
-	y, x, index := device.Float32s(l.Ptr[0], rows*k), device.Float32s(l.Ptr[1], rows*cols), device.Int32s(l.Ptr[2], rows*k)
+	y, x, index := numbersOf(l, 0, rows*k), numbersOf(l, 1, rows*cols), device.Int32s(l.Ptr[2], rows*k)
 	w.For(rows, rowsPerChunk(k), func(lo, hi int) {
 		for i := lo * k; i < hi*k; i++ {
-			y[i] = nan
+			v := nan
 			if c := int(index[i]); c >= 0 && c < cols {
-				y[i] = x[i/k*cols+c]
+				v = x.at(i/k*cols + c)
 			}
+			y.write(i, 1, []float32{v}, false)
 		}
 	})
 }
 
 func gatherGradHost(l *device.Launch, w *device.Workers) {
 	rows, cols, k := l.Int[0], l.Int[1], l.Int[2]
-	dx, dy, index := device.Float32s(l.Ptr[0], rows*cols), device.Float32s(l.Ptr[1], rows*k), device.Int32s(l.Ptr[2], rows*k)
+	dx, dy, index := numbersOf(l, 0, rows*cols), numbersOf(l, 1, rows*k), device.Int32s(l.Ptr[2], rows*k)
 	w.For(rows, rowsPerChunk(k), func(lo, hi int) {
 		for i := lo * k; i < hi*k; i++ {
 			if c := int(index[i]); c >= 0 && c < cols {
-				dx[i/k*cols+c] += dy[i]
+				dx.write(i/k*cols+c, 1, []float32{dy.at(i)}, true)
 			}
 		}
 	})
@@ -165,18 +159,18 @@ var cumSumKernel = &device.Kernel{Name: "cum_sum", Host: cumSumHost, CUDA: cudaW
 // CumSum sets each element of y to the sum of the elements of its row of x
 // (rows × cols) up to it, or from it on with backwards, or adds that with
 // accumulate. y may be x when not accumulating.
-func CumSum(s device.Stream, rows, cols int, y, x device.Ptr, backwards, accumulate bool) {
+func CumSum(s device.Stream, rows, cols int, y, x Array, backwards, accumulate bool) {
 	needMatrix("CumSum", rows, cols, y, x)
 	n := rows * cols
-	l := device.Launch{Kernel: cumSumKernel, Bytes: bytesOf(n * (2 + flag(accumulate))), Flops: uint64(n * (1 + flag(accumulate)))}
-	l.Ptr[0], l.Ptr[1] = y, x
+	l := device.Launch{Kernel: cumSumKernel, Bytes: x.bytes(n) + y.bytes(n*(1+flag(accumulate))), Flops: uint64(n * (1 + flag(accumulate)))}
+	operands(&l, 0, y, x)
 	l.Int[0], l.Int[1], l.Int[2], l.Int[3] = rows, cols, flag(backwards), flag(accumulate)
 	queue(s, &l)
 }
 
 func cumSumHost(l *device.Launch, w *device.Workers) {
 	rows, cols := l.Int[0], l.Int[1]
-	y, x := device.Float32s(l.Ptr[0], rows*cols), device.Float32s(l.Ptr[1], rows*cols)
+	y, x := numbersOf(l, 0, rows*cols), numbersOf(l, 1, rows*cols)
 	w.For(rows, rowsPerChunk(cols), func(lo, hi int) {
 		for r := lo; r < hi; r++ {
 			var sum float64
@@ -185,8 +179,8 @@ func cumSumHost(l *device.Launch, w *device.Workers) {
 				if l.Int[2] != 0 {
 					at = r*cols + cols - 1 - i
 				}
-				sum += float64(x[at])
-				putStrided(y[at:], []float32{float32(sum)}, 1, l.Int[3] != 0)
+				sum += float64(x.at(at))
+				y.write(at, 1, []float32{float32(sum)}, l.Int[3] != 0)
 			}
 		}
 	})
@@ -198,30 +192,30 @@ var (
 )
 
 // Clamp sets y = min(max(x, least), most) for n elements. y may be x.
-func Clamp(s device.Stream, n int, y, x device.Ptr, least, most float32) {
+func Clamp(s device.Stream, n int, y, x Array, least, most float32) {
 	need("Clamp", n, y, x)
-	l := device.Launch{Kernel: clampKernel, Bytes: bytesOf(2 * n), Flops: uint64(2 * n)}
-	l.Ptr[0], l.Ptr[1] = y, x
+	l := device.Launch{Kernel: clampKernel, Bytes: x.bytes(n) + y.bytes(n), Flops: uint64(2 * n)}
+	operands(&l, 0, y, x)
 	l.Int[0] = n
 	l.Float[0], l.Float[1] = least, most
 	queue(s, &l)
 }
 
 func clampHost(l *device.Launch, w *device.Workers) {
-	y, x := device.Float32s(l.Ptr[0], l.Int[0]), device.Float32s(l.Ptr[1], l.Int[0])
-	w.For(len(y), chunk, func(lo, hi int) {
-		for i := lo; i < hi; i++ {
-			y[i] = min(max(x[i], l.Float[0]), l.Float[1])
+	n := l.Int[0]
+	elementwise(w, n, numbersOf(l, 0, n), numbersOf(l, 1, n), numbers{}, false, func(y, x, _ []float32, _ int) {
+		for i, v := range x {
+			y[i] = min(max(v, l.Float[0]), l.Float[1])
 		}
 	})
 }
 
 // ClampGrad sets dx to dy where x is in [least, most], and to 0 elsewhere, or
 // adds that with accumulate. dx may be dy when not accumulating.
-func ClampGrad(s device.Stream, n int, dx, dy, x device.Ptr, least, most float32, accumulate bool) {
+func ClampGrad(s device.Stream, n int, dx, dy, x Array, least, most float32, accumulate bool) {
 	need("ClampGrad", n, dx, dy, x)
-	l := device.Launch{Kernel: clampGradKernel, Bytes: bytesOf(n * (3 + flag(accumulate))), Flops: uint64(2 * n)}
-	l.Ptr[0], l.Ptr[1], l.Ptr[2] = dx, dy, x
+	l := device.Launch{Kernel: clampGradKernel, Bytes: dy.bytes(n) + x.bytes(n) + dx.bytes(n*(1+flag(accumulate))), Flops: uint64(2 * n)}
+	operands(&l, 0, dx, dy, x)
 	l.Int[0], l.Int[1] = n, flag(accumulate)
 	l.Float[0], l.Float[1] = least, most
 	queue(s, &l)
@@ -229,15 +223,11 @@ func ClampGrad(s device.Stream, n int, dx, dy, x device.Ptr, least, most float32
 
 func clampGradHost(l *device.Launch, w *device.Workers) {
 	n := l.Int[0]
-	dx, dy, x := device.Float32s(l.Ptr[0], n), device.Float32s(l.Ptr[1], n), device.Float32s(l.Ptr[2], n)
-	w.For(n, chunk, func(lo, hi int) {
-		for i := lo; i < hi; i++ {
-			var g float32
-			if x[i] >= l.Float[0] && x[i] <= l.Float[1] {
-				g = dy[i]
-			}
-			if l.Int[1] != 0 {
-				g += dx[i]
+	elementwise(w, n, numbersOf(l, 0, n), numbersOf(l, 1, n), numbersOf(l, 2, n), l.Int[1] != 0, func(dx, dy, x []float32, _ int) {
+		for i, v := range x {
+			g := dy[i]
+			if !(v >= l.Float[0] && v <= l.Float[1]) {
+				g = 0
 			}
 			dx[i] = g
 		}

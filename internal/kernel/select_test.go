@@ -29,16 +29,16 @@ func TestSelect(t *testing.T) {
 		m, a, b, y := c.indices(mask), c.input(randoms(r, n)), c.input(randoms(r, n)), c.output(n)
 		pa, pb := a.ptr(), b.ptr()
 		if i%3 == 1 {
-			pa = 0
+			pa = none
 		} else if i%3 == 2 {
-			pb = 0
+			pb = none
 		}
 		c.run(func(s device.Stream) { Select(s, n, y.ptr(), m.ptr(), pa, pb, 7) })
 		c.equal("y", y, 0, func(i int) float64 {
 			switch {
-			case mask[i] != 0 && pa != 0:
+			case mask[i] != 0 && pa.given():
 				return a.start(i)
-			case mask[i] == 0 && pb != 0:
+			case mask[i] == 0 && pb.given():
 				return b.start(i)
 			}
 			return 7

@@ -6,22 +6,18 @@ var softmaxKernel = &device.Kernel{Name: "softmax", Host: softmaxHost, CUDA: cud
 
 // Softmax sets y = exp(x)/Σ exp(x) for each row of x (rows × cols). −Inf gives
 // 0; a row of nothing else gives NaN. y may be x.
-func Softmax(s device.Stream, rows, cols int, y, x device.Ptr) {
+func Softmax(s device.Stream, rows, cols int, y, x Array) {
 	needMatrix("Softmax", rows, cols, y, x)
-	l := device.Launch{Kernel: softmaxKernel, Bytes: bytesOf(2 * rows * cols), Flops: uint64((expFlops + 4) * rows * cols)}
-	l.Ptr[0], l.Ptr[1] = y, x
+	l := device.Launch{Kernel: softmaxKernel, Bytes: x.bytes(rows*cols) + y.bytes(rows*cols), Flops: uint64((expFlops + 4) * rows * cols)}
+	operands(&l, 0, y, x)
 	l.Int[0], l.Int[1] = rows, cols
 	queue(s, &l)
 }
 
 func softmaxHost(l *device.Launch, w *device.Workers) {
 	rows, cols := l.Int[0], l.Int[1]
-	y, x := device.Float32s(l.Ptr[0], rows*cols), device.Float32s(l.Ptr[1], rows*cols)
-	w.For(rows, rowsPerChunk(cols), func(lo, hi int) {
-		for r := lo; r < hi; r++ {
-			from, to := x[r*cols:][:cols], y[r*cols:][:cols]
-			vecScale(to, to, 1/expShift(to, from, maxOf(from)))
-		}
+	eachRow(w, rows, cols, numbersOf(l, 0, rows*cols), numbersOf(l, 1, rows*cols), numbers{}, func(_ int, to, from, _ []float32) {
+		vecScale(to, to, 1/expShift(to, from, maxOf(from)))
 	})
 }
 
@@ -29,11 +25,11 @@ var softmaxGradKernel = &device.Kernel{Name: "softmax_grad", Host: softmaxGradHo
 
 // SoftmaxGrad sets dx = y·(dy − Σ dy·y) for each row, or adds that with
 // accumulate. y is Softmax's result. dx may be dy or y when not accumulating.
-func SoftmaxGrad(s device.Stream, rows, cols int, dx, dy, y device.Ptr, accumulate bool) {
+func SoftmaxGrad(s device.Stream, rows, cols int, dx, dy, y Array, accumulate bool) {
 	needMatrix("SoftmaxGrad", rows, cols, dx, dy, y)
 	n := rows * cols
-	l := device.Launch{Kernel: softmaxGradKernel, Bytes: bytesOf(n * (3 + flag(accumulate))), Flops: uint64(n * (4 + flag(accumulate)))}
-	l.Ptr[0], l.Ptr[1], l.Ptr[2] = dx, dy, y
+	l := device.Launch{Kernel: softmaxGradKernel, Bytes: dy.bytes(n) + y.bytes(n) + dx.bytes(n*(1+flag(accumulate))), Flops: uint64(n * (4 + flag(accumulate)))}
+	operands(&l, 0, dx, dy, y)
 	l.Int[0], l.Int[1], l.Int[2] = rows, cols, flag(accumulate)
 	queue(s, &l)
 }
@@ -41,49 +37,28 @@ func SoftmaxGrad(s device.Stream, rows, cols int, dx, dy, y device.Ptr, accumula
 func softmaxGradHost(l *device.Launch, w *device.Workers) {
 	rows, cols := l.Int[0], l.Int[1]
 	n := rows * cols
-	dx, dy, y := device.Float32s(l.Ptr[0], n), device.Float32s(l.Ptr[1], n), device.Float32s(l.Ptr[2], n)
-	w.For(rows, rowsPerChunk(cols), func(lo, hi int) {
-		var buf [pieceLen]float32
-		for r := lo; r < hi; r++ {
-			softmaxGradRow(dx[r*cols:][:cols], dy[r*cols:][:cols], y[r*cols:][:cols], l.Int[2] != 0, &buf)
-		}
-	})
+	addRows(w, rows, cols, numbersOf(l, 0, n), numbersOf(l, 1, n), numbersOf(l, 2, n), l.Int[2] != 0, softmaxGradRow)
 }
 
-func softmaxGradRow(dx, dy, y []float32, accumulate bool, buf *[pieceLen]float32) {
-	d := dotOf(dy, y)
-	if !accumulate {
-		vecSoftmaxGrad(dx, dy, y, d)
-		return
-	}
-	for lo := 0; lo < len(dx); lo += pieceLen {
-		hi := min(len(dx), lo+pieceLen)
-		vecSoftmaxGrad(buf[:hi-lo], dy[lo:hi], y[lo:hi], d)
-		vecAdd(dx[lo:hi], dx[lo:hi], buf[:hi-lo])
-	}
-}
+func softmaxGradRow(dx, dy, y []float32) { vecSoftmaxGrad(dx, dy, y, dotOf(dy, y)) }
 
 var logSoftmaxKernel = &device.Kernel{Name: "log_softmax", Host: logSoftmaxHost, CUDA: cudaRows(rowsCode, "log_softmax_f32")}
 
 // LogSoftmax sets y = x − log Σ exp(x) for each row of x (rows × cols). y may be x.
-func LogSoftmax(s device.Stream, rows, cols int, y, x device.Ptr) {
+func LogSoftmax(s device.Stream, rows, cols int, y, x Array) {
 	needMatrix("LogSoftmax", rows, cols, y, x)
-	l := device.Launch{Kernel: logSoftmaxKernel, Bytes: bytesOf(2 * rows * cols), Flops: uint64((expFlops + 4) * rows * cols)}
-	l.Ptr[0], l.Ptr[1] = y, x
+	l := device.Launch{Kernel: logSoftmaxKernel, Bytes: x.bytes(rows*cols) + y.bytes(rows*cols), Flops: uint64((expFlops + 4) * rows * cols)}
+	operands(&l, 0, y, x)
 	l.Int[0], l.Int[1] = rows, cols
 	queue(s, &l)
 }
 
 func logSoftmaxHost(l *device.Launch, w *device.Workers) {
 	rows, cols := l.Int[0], l.Int[1]
-	y, x := device.Float32s(l.Ptr[0], rows*cols), device.Float32s(l.Ptr[1], rows*cols)
-	w.For(rows, rowsPerChunk(cols), func(lo, hi int) {
-		for r := lo; r < hi; r++ {
-			from, to := x[r*cols:][:cols], y[r*cols:][:cols]
-			top, logSum := logSumExp(from)
-			for i, v := range from {
-				to[i] = float32(float64(v) - top - logSum)
-			}
+	eachRow(w, rows, cols, numbersOf(l, 0, rows*cols), numbersOf(l, 1, rows*cols), numbers{}, func(_ int, to, from, _ []float32) {
+		top, logSum := logSumExp(from)
+		for i, v := range from {
+			to[i] = float32(float64(v) - top - logSum)
 		}
 	})
 }
@@ -92,11 +67,11 @@ var logSoftmaxGradKernel = &device.Kernel{Name: "log_softmax_grad", Host: logSof
 
 // LogSoftmaxGrad sets dx = dy − exp(y)·Σ dy for each row, or adds that with
 // accumulate. y is LogSoftmax's result. dx may be dy when not accumulating.
-func LogSoftmaxGrad(s device.Stream, rows, cols int, dx, dy, y device.Ptr, accumulate bool) {
+func LogSoftmaxGrad(s device.Stream, rows, cols int, dx, dy, y Array, accumulate bool) {
 	needMatrix("LogSoftmaxGrad", rows, cols, dx, dy, y)
 	n := rows * cols
-	l := device.Launch{Kernel: logSoftmaxGradKernel, Bytes: bytesOf(n * (3 + flag(accumulate))), Flops: uint64(n * (expFlops + 3 + flag(accumulate)))}
-	l.Ptr[0], l.Ptr[1], l.Ptr[2] = dx, dy, y
+	l := device.Launch{Kernel: logSoftmaxGradKernel, Bytes: dy.bytes(n) + y.bytes(n) + dx.bytes(n*(1+flag(accumulate))), Flops: uint64(n * (expFlops + 3 + flag(accumulate)))}
+	operands(&l, 0, dx, dy, y)
 	l.Int[0], l.Int[1], l.Int[2] = rows, cols, flag(accumulate)
 	queue(s, &l)
 }
@@ -104,16 +79,11 @@ func LogSoftmaxGrad(s device.Stream, rows, cols int, dx, dy, y device.Ptr, accum
 func logSoftmaxGradHost(l *device.Launch, w *device.Workers) {
 	rows, cols := l.Int[0], l.Int[1]
 	n := rows * cols
-	dx, dy, y := device.Float32s(l.Ptr[0], n), device.Float32s(l.Ptr[1], n), device.Float32s(l.Ptr[2], n)
-	w.For(rows, rowsPerChunk(cols), func(lo, hi int) {
-		var buf [pieceLen]float32
-		for r := lo; r < hi; r++ {
-			logSoftmaxGradRow(dx[r*cols:][:cols], dy[r*cols:][:cols], y[r*cols:][:cols], l.Int[2] != 0, &buf)
-		}
-	})
+	addRows(w, rows, cols, numbersOf(l, 0, n), numbersOf(l, 1, n), numbersOf(l, 2, n), l.Int[2] != 0, logSoftmaxGradRow)
 }
 
-func logSoftmaxGradRow(dx, dy, y []float32, accumulate bool, buf *[pieceLen]float32) {
+func logSoftmaxGradRow(dx, dy, y []float32) {
+	var buf [pieceLen]float32
 	var sum float64
 	for lo := 0; lo < len(dy); lo += pieceLen {
 		sum += float64(sumOf(dy[lo:min(len(dy), lo+pieceLen)]))
@@ -123,7 +93,6 @@ func logSoftmaxGradRow(dx, dy, y []float32, accumulate bool, buf *[pieceLen]floa
 		p := buf[:hi-lo]
 		expShift(p, y[lo:hi], 0)
 		vecScale(p, p, -float32(sum))
-		vecAdd(p, p, dy[lo:hi])
-		putStrided(dx[lo:hi], p, 1, accumulate)
+		vecAdd(dx[lo:hi], p, dy[lo:hi])
 	}
 }

@@ -1734,6 +1734,101 @@ done:
 	VZEROUPPER
 	RET
 
+// func fromBFloat16AVX512(dst []float32, src []uint16)
+// Requires: AVX, AVX512F
+TEXT ·fromBFloat16AVX512(SB), NOSPLIT, $0-48
+	MOVQ dst_base+0(FP), AX
+	MOVQ src_base+24(FP), CX
+	MOVQ dst_len+8(FP), BX
+	XORQ DX, DX
+
+blocks:
+	CMPQ      BX, $0x00000010
+	JL        done
+	VPMOVZXWD (CX)(DX*2), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VMOVUPS   Z0, (AX)(DX*4)
+	ADDQ      $0x00000010, DX
+	SUBQ      $0x00000010, BX
+	JMP       blocks
+
+done:
+	VZEROUPPER
+	RET
+
+// func toBFloat16AVX512(dst []uint16, src []float32)
+// Requires: AVX, AVX512F
+TEXT ·toBFloat16AVX512(SB), NOSPLIT, $0-48
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         src_base+24(FP), CX
+	MOVQ         dst_len+8(FP), BX
+	VBROADCASTSS constants<>+896(SB), Z0
+	VBROADCASTSS constants<>+928(SB), Z1
+	VBROADCASTSS constants<>+960(SB), Z2
+	XORQ         DX, DX
+
+blocks:
+	CMPQ    BX, $0x00000010
+	JL      done
+	VMOVUPS (CX)(DX*4), Z3
+	VPSRLD  $0x10, Z3, Z4
+	VPANDD  Z1, Z4, Z4
+	VPADDD  Z0, Z4, Z4
+	VPADDD  Z3, Z4, Z4
+	VCMPPS  $0x03, Z3, Z3, K1
+	VPORD   Z2, Z3, K1, Z4
+	VPSRLD  $0x10, Z4, Z4
+	VPMOVDW Z4, (AX)(DX*2)
+	ADDQ    $0x00000010, DX
+	SUBQ    $0x00000010, BX
+	JMP     blocks
+
+done:
+	VZEROUPPER
+	RET
+
+// func fromFloat16AVX512(dst []float32, src []uint16)
+// Requires: AVX, AVX512F
+TEXT ·fromFloat16AVX512(SB), NOSPLIT, $0-48
+	MOVQ dst_base+0(FP), AX
+	MOVQ src_base+24(FP), CX
+	MOVQ dst_len+8(FP), BX
+	XORQ DX, DX
+
+blocks:
+	CMPQ      BX, $0x00000010
+	JL        done
+	VCVTPH2PS (CX)(DX*2), Z0
+	VMOVUPS   Z0, (AX)(DX*4)
+	ADDQ      $0x00000010, DX
+	SUBQ      $0x00000010, BX
+	JMP       blocks
+
+done:
+	VZEROUPPER
+	RET
+
+// func toFloat16AVX512(dst []uint16, src []float32)
+// Requires: AVX, AVX512F
+TEXT ·toFloat16AVX512(SB), NOSPLIT, $0-48
+	MOVQ dst_base+0(FP), AX
+	MOVQ src_base+24(FP), CX
+	MOVQ dst_len+8(FP), BX
+	XORQ DX, DX
+
+blocks:
+	CMPQ      BX, $0x00000010
+	JL        done
+	VMOVUPS   (CX)(DX*4), Z0
+	VCVTPS2PH $0x00, Z0, (AX)(DX*2)
+	ADDQ      $0x00000010, DX
+	SUBQ      $0x00000010, BX
+	JMP       blocks
+
+done:
+	VZEROUPPER
+	RET
+
 // func fillAVX2(dst []float32, value float32)
 // Requires: AVX
 TEXT ·fillAVX2(SB), NOSPLIT, $0-28
@@ -2537,10 +2632,10 @@ one:
 	VCVTPS2DQ    Y1, Y2
 	VPSRAD       $0x01, Y2, Y1
 	VPSUBD       Y1, Y2, Y2
-	VPADDD       constants<>+896(SB), Y1, Y1
+	VPADDD       constants<>+992(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y4, Y4
-	VPADDD       constants<>+896(SB), Y2, Y2
+	VPADDD       constants<>+992(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y4, Y4
 	VBROADCASTSS constants<>+192(SB), Y1
@@ -2583,10 +2678,10 @@ tail:
 	VCVTPS2DQ    Y2, Y3
 	VPSRAD       $0x01, Y3, Y2
 	VPSUBD       Y2, Y3, Y3
-	VPADDD       constants<>+896(SB), Y2, Y2
+	VPADDD       constants<>+992(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y5, Y5
-	VPADDD       constants<>+896(SB), Y3, Y3
+	VPADDD       constants<>+992(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
 	VBROADCASTSS constants<>+192(SB), Y2
@@ -2636,10 +2731,10 @@ one:
 	VCVTPS2DQ    Y3, Y3
 	VPSRAD       $0x01, Y3, Y2
 	VPSUBD       Y2, Y3, Y3
-	VPADDD       constants<>+896(SB), Y2, Y2
+	VPADDD       constants<>+992(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y5, Y5
-	VPADDD       constants<>+896(SB), Y3, Y3
+	VPADDD       constants<>+992(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
 	VBROADCASTSS constants<>+192(SB), Y2
@@ -2691,10 +2786,10 @@ tail:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+896(SB), Y3, Y3
+	VPADDD       constants<>+992(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+896(SB), Y4, Y4
+	VPADDD       constants<>+992(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
 	VBROADCASTSS constants<>+192(SB), Y3
@@ -3002,10 +3097,10 @@ many:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+896(SB), Y3, Y3
+	VPADDD       constants<>+992(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+896(SB), Y4, Y4
+	VPADDD       constants<>+992(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
 	VMOVUPS      Y6, (AX)(BX*1)
@@ -3032,10 +3127,10 @@ many:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+896(SB), Y3, Y3
+	VPADDD       constants<>+992(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+896(SB), Y4, Y4
+	VPADDD       constants<>+992(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
 	VMOVUPS      Y6, 32(AX)(BX*1)
@@ -3069,10 +3164,10 @@ one:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+896(SB), Y3, Y3
+	VPADDD       constants<>+992(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+896(SB), Y4, Y4
+	VPADDD       constants<>+992(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
 	VMOVUPS      Y6, (AX)(BX*1)
@@ -3109,10 +3204,10 @@ tail:
 	VCVTPS2DQ    Y0, Y4
 	VPSRAD       $0x01, Y4, Y0
 	VPSUBD       Y0, Y4, Y4
-	VPADDD       constants<>+896(SB), Y0, Y0
+	VPADDD       constants<>+992(SB), Y0, Y0
 	VPSLLD       $0x17, Y0, Y0
 	VMULPS       Y0, Y6, Y6
-	VPADDD       constants<>+896(SB), Y4, Y4
+	VPADDD       constants<>+992(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
 	VMASKMOVPS   Y6, Y3, (AX)(BX*1)
@@ -3513,6 +3608,62 @@ done:
 	VZEROUPPER
 	RET
 
+// func fromBFloat16AVX2(dst []float32, src []uint16)
+// Requires: AVX, AVX2
+TEXT ·fromBFloat16AVX2(SB), NOSPLIT, $0-48
+	MOVQ dst_base+0(FP), AX
+	MOVQ src_base+24(FP), CX
+	MOVQ dst_len+8(FP), BX
+	XORQ DX, DX
+
+blocks:
+	CMPQ      BX, $0x00000008
+	JL        done
+	VPMOVZXWD (CX)(DX*2), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VMOVUPS   Y0, (AX)(DX*4)
+	ADDQ      $0x00000008, DX
+	SUBQ      $0x00000008, BX
+	JMP       blocks
+
+done:
+	VZEROUPPER
+	RET
+
+// func toBFloat16AVX2(dst []uint16, src []float32)
+// Requires: AVX, AVX2
+TEXT ·toBFloat16AVX2(SB), NOSPLIT, $0-48
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         src_base+24(FP), CX
+	MOVQ         dst_len+8(FP), BX
+	VBROADCASTSS constants<>+896(SB), Y0
+	VBROADCASTSS constants<>+928(SB), Y1
+	VBROADCASTSS constants<>+960(SB), Y2
+	XORQ         DX, DX
+
+blocks:
+	CMPQ      BX, $0x00000008
+	JL        done
+	VMOVUPS   (CX)(DX*4), Y3
+	VPSRLD    $0x10, Y3, Y4
+	VPAND     Y1, Y4, Y4
+	VPADDD    Y0, Y4, Y4
+	VPADDD    Y3, Y4, Y4
+	VCMPPS    $0x03, Y3, Y3, Y5
+	VPOR      Y2, Y3, Y3
+	VBLENDVPS Y5, Y3, Y4, Y4
+	VPSRLD    $0x10, Y4, Y4
+	VPACKUSDW Y4, Y4, Y4
+	VPERMQ    $0x08, Y4, Y4
+	VMOVDQU   X4, (AX)(DX*2)
+	ADDQ      $0x00000008, DX
+	SUBQ      $0x00000008, BX
+	JMP       blocks
+
+done:
+	VZEROUPPER
+	RET
+
 DATA tailMasks<>+0(SB)/4, $0xffffffff
 DATA tailMasks<>+4(SB)/4, $0xffffffff
 DATA tailMasks<>+8(SB)/4, $0xffffffff
@@ -3755,12 +3906,36 @@ DATA constants<>+880(SB)/4, $0x00000000
 DATA constants<>+884(SB)/4, $0x00000000
 DATA constants<>+888(SB)/4, $0x00000000
 DATA constants<>+892(SB)/4, $0x00000000
-DATA constants<>+896(SB)/4, $0x0000007f
-DATA constants<>+900(SB)/4, $0x0000007f
-DATA constants<>+904(SB)/4, $0x0000007f
-DATA constants<>+908(SB)/4, $0x0000007f
-DATA constants<>+912(SB)/4, $0x0000007f
-DATA constants<>+916(SB)/4, $0x0000007f
-DATA constants<>+920(SB)/4, $0x0000007f
-DATA constants<>+924(SB)/4, $0x0000007f
-GLOBL constants<>(SB), RODATA|NOPTR, $928
+DATA constants<>+896(SB)/4, $0x00007fff
+DATA constants<>+900(SB)/4, $0x00007fff
+DATA constants<>+904(SB)/4, $0x00007fff
+DATA constants<>+908(SB)/4, $0x00007fff
+DATA constants<>+912(SB)/4, $0x00007fff
+DATA constants<>+916(SB)/4, $0x00007fff
+DATA constants<>+920(SB)/4, $0x00007fff
+DATA constants<>+924(SB)/4, $0x00007fff
+DATA constants<>+928(SB)/4, $0x00000001
+DATA constants<>+932(SB)/4, $0x00000001
+DATA constants<>+936(SB)/4, $0x00000001
+DATA constants<>+940(SB)/4, $0x00000001
+DATA constants<>+944(SB)/4, $0x00000001
+DATA constants<>+948(SB)/4, $0x00000001
+DATA constants<>+952(SB)/4, $0x00000001
+DATA constants<>+956(SB)/4, $0x00000001
+DATA constants<>+960(SB)/4, $0x00400000
+DATA constants<>+964(SB)/4, $0x00400000
+DATA constants<>+968(SB)/4, $0x00400000
+DATA constants<>+972(SB)/4, $0x00400000
+DATA constants<>+976(SB)/4, $0x00400000
+DATA constants<>+980(SB)/4, $0x00400000
+DATA constants<>+984(SB)/4, $0x00400000
+DATA constants<>+988(SB)/4, $0x00400000
+DATA constants<>+992(SB)/4, $0x0000007f
+DATA constants<>+996(SB)/4, $0x0000007f
+DATA constants<>+1000(SB)/4, $0x0000007f
+DATA constants<>+1004(SB)/4, $0x0000007f
+DATA constants<>+1008(SB)/4, $0x0000007f
+DATA constants<>+1012(SB)/4, $0x0000007f
+DATA constants<>+1016(SB)/4, $0x0000007f
+DATA constants<>+1020(SB)/4, $0x0000007f
+GLOBL constants<>(SB), RODATA|NOPTR, $1024

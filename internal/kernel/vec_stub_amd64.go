@@ -129,6 +129,26 @@ func normParamsAVX512(dgamma []float32, dbeta []float32, dy []float32, x []float
 //go:noescape
 func adamWAVX512(w []float32, g []float32, m []float32, v []float32, f *float32)
 
+// fromBFloat16AVX512 is fromBFloat16Go with AVX512 for the whole blocks of dst.
+//
+//go:noescape
+func fromBFloat16AVX512(dst []float32, src []uint16)
+
+// toBFloat16AVX512 is toBFloat16Go with AVX512 for the whole blocks of dst.
+//
+//go:noescape
+func toBFloat16AVX512(dst []uint16, src []float32)
+
+// fromFloat16AVX512 is fromFloat16Go with AVX512 for the whole blocks of dst.
+//
+//go:noescape
+func fromFloat16AVX512(dst []float32, src []uint16)
+
+// toFloat16AVX512 is toFloat16Go with AVX512 for the whole blocks of dst.
+//
+//go:noescape
+func toFloat16AVX512(dst []uint16, src []float32)
+
 // fillAVX2 is fillGo with AVX2.
 //
 //go:noescape
@@ -253,3 +273,13 @@ func normParamsAVX2(dgamma []float32, dbeta []float32, dy []float32, x []float32
 //
 //go:noescape
 func adamWAVX2(w []float32, g []float32, m []float32, v []float32, f *float32)
+
+// fromBFloat16AVX2 is fromBFloat16Go with AVX2 for the whole blocks of dst.
+//
+//go:noescape
+func fromBFloat16AVX2(dst []float32, src []uint16)
+
+// toBFloat16AVX2 is toBFloat16Go with AVX2 for the whole blocks of dst.
+//
+//go:noescape
+func toBFloat16AVX2(dst []uint16, src []float32)

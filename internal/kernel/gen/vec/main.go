@@ -19,6 +19,7 @@ func main() {
 		reductions(set)
 		norms(set)
 		optimizers(set)
+		halves(set)
 	}
 	writeConstants()
 	Generate()

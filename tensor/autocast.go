@@ -1,0 +1,152 @@
+package tensor
+
+import (
+	"github.com/headroom-go/headroom/internal/kernel"
+	"github.com/headroom-go/headroom/trace"
+)
+
+// casts is the state of Autocast.
+type casts struct {
+	to     DType // Float32 while it is off
+	depth  int   // of the regions
+	copies []*Tensor
+	found  map[*slot]paramCopy
+}
+
+// paramCopy is a parameter in another type.
+type paramCopy struct {
+	*Tensor
+	version int // of the parameter's memory
+}
+
+// Autocast runs f with mixed precision (Micikevicius et al., "Mixed Precision
+// Training", 2018): the package's documentation says which operations compute
+// in d, BFloat16 or Float16. Float32 turns it off within a region that is on.
+// Regions may be nested. The casts of parameters are kept for their next use
+// until the outermost region ends; backward makes them again.
+func (rt *Runtime) Autocast(d DType, f func()) {
+	if !d.Float() {
+		fail("Autocast to %s: want float32, bfloat16 or float16", d)
+	}
+	c := &rt.casts
+	outer := c.to
+	c.to = d
+	c.depth++
+	defer func() {
+		c.to = outer
+		if c.depth--; c.depth == 0 {
+			for _, t := range c.copies {
+				t.drop()
+			}
+			c.copies, c.found = nil, nil
+		}
+	}()
+	f()
+}
+
+// outsideAutocast gives a function that ends what it begins: a time outside of
+// all regions.
+func (rt *Runtime) outsideAutocast() (back func()) {
+	c := rt.casts
+	rt.casts = casts{}
+	return func() { rt.casts = c }
+}
+
+// lower replaces operands of an operation of the lower-precision list by casts
+// if Autocast is on; the function that it gives releases these. A nil operand
+// stays.
+func (rt *Runtime) lower(operands ...**Tensor) (release func()) {
+	return rt.recast(rt.casts.to, operands)
+}
+
+// raise is lower for operations that compute in float32.
+func (rt *Runtime) raise(operands ...**Tensor) (release func()) {
+	return rt.recast(Float32, operands)
+}
+
+func (rt *Runtime) recast(d DType, operands []**Tensor) (release func()) {
+	if rt.casts.to == Float32 {
+		return func() {}
+	}
+	var made []*Tensor
+	for _, p := range operands {
+		switch t := *p; {
+		case t == nil || t.dtype == d || !t.dtype.Float():
+			continue
+		case t.leaf != nil && t.st.persistent:
+			*p = rt.castParameter(t, d)
+		default:
+			*p = t.To(d)
+		}
+		made = append(made, *p)
+	}
+	return func() { releaseAll(made...) }
+}
+
+// castParameter gives a parameter in another type. Its gradient is the
+// parameter's own, so that backward adds to that in float32, and what is saved
+// of it is the parameter.
+func (rt *Runtime) castParameter(t *Tensor, d DType) *Tensor {
+	c := &rt.casts
+	p, ok := c.found[t.leaf]
+	if !ok || p.version != t.st.version || p.dtype != d || p.prev == nil {
+		p = paramCopy{t.converted(d), t.st.version}
+		c.copies = append(c.copies, p.Tensor)
+		if c.found == nil {
+			c.found = map[*slot]paramCopy{}
+		}
+		c.found[t.leaf] = p
+	}
+	h := p.Detach()
+	h.leaf, h.master = t.leaf, t
+	return h
+}
+
+// wide is the type of what an operation of the float32 list makes of x.
+func (rt *Runtime) wide(x *Tensor) DType {
+	if rt.casts.to != Float32 {
+		return Float32
+	}
+	return x.dtype
+}
+
+// promote is the type of what other operations make of ts, of which some may
+// be nil: theirs if they have one in common, otherwise float32.
+func promote(ts ...*Tensor) DType {
+	d, seen := Float32, false
+	for _, t := range ts {
+		if t == nil {
+			continue
+		}
+		if seen && t.dtype != d {
+			return Float32
+		}
+		d, seen = t.dtype, true
+	}
+	return d
+}
+
+// To is t with elements of type d, rounded to nearest, ties to even, where d
+// has fewer digits. Its gradient is cast back. Where t is made again for those
+// who save it, so is the result.
+func (t *Tensor) To(d DType) *Tensor {
+	if t.dtype == d {
+		return t.Retain()
+	}
+	if !t.dtype.Float() || !d.Float() {
+		fail("To %s of %v: both must be floating-point types", d, t)
+	}
+	n := t.rt.node("to", t)
+	if n != nil && t.rt.byRecipe(t) {
+		s := n.save(t)
+		n.again = func() *Tensor { return with(s.get(), func(t *Tensor) *Tensor { return t.converted(d) }) }
+	}
+	return n.bind(t.converted(d), func(g *Tensor) { n.pass(0, g) })
+}
+
+// converted gives a dense copy of type d with no past.
+func (t *Tensor) converted(d DType) *Tensor {
+	c := t.rt.Empty(d, trace.Activation, t.shape...)
+	kernel.Copy(t.rt.stream, t.shape, c.kview(t.shape), t.kview(t.shape), false)
+	return c
+}
