@@ -10,7 +10,7 @@ import (
 
 // CUDACode is kernels for GPUs in the text form PTX. A device compiles it when
 // the first of its functions is launched, and keeps it. Functions take one
-// parameter, the launch's Ptr, Int and Float as C would lay them out in a
+// parameter, the launch's Ptr, Int, Float and Type as C would lay them out in a
 // struct.
 type CUDACode struct {
 	Name string
@@ -42,7 +42,7 @@ func (q *CUDAQueue) Run(code *CUDACode, function string, g Grid, l *Launch) {
 		s.keep(err)
 		return
 	}
-	s.params.Ptr, s.params.Float = l.Ptr, l.Float
+	s.params.Ptr, s.params.Float, s.params.Type = l.Ptr, l.Float, l.Type
 	for i, n := range l.Int {
 		s.params.Int[i] = int64(n)
 	}

@@ -36,6 +36,7 @@ type cudaParams struct {
 	Ptr   [MaxPtrs]Ptr
 	Int   [MaxInts]int64
 	Float [MaxFloats]float32
+	Type  [MaxPtrs]DType
 }
 
 func newCUDAStream(d *CUDADevice, id int) (*cudaStream, error) {

@@ -3,6 +3,7 @@ package nn_test
 import (
 	"testing"
 
+	"github.com/headroom-go/headroom/device/devicetest"
 	"github.com/headroom-go/headroom/nn"
 	"github.com/headroom-go/headroom/tensor"
 	"github.com/headroom-go/headroom/trace"
@@ -17,6 +18,29 @@ func BenchmarkBERTBaseStep(b *testing.B) {
 	benchmark(b, model, []*tensor.Tensor{x, mask, y}, func() *tensor.Tensor {
 		return model.Loss(nn.BERTInput{Tokens: x, Mask: mask}, y)
 	})
+}
+
+// BenchmarkGPT2Step is a step in each precision: of 2 sequences of 64 on the
+// host, or of 16 sequences of 1024 on the device that the flag -device names.
+func BenchmarkGPT2Step(b *testing.B) {
+	batch, seq := 2, 64
+	if devicetest.Chosen() != "" {
+		batch, seq = 16, 1024
+	}
+	c, _ := nn.LookupGPT2("gpt2")
+	for _, d := range []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16} {
+		b.Run(d.String(), func(b *testing.B) {
+			rt := on(b, devicetest.Open(b, "host:6GiB"))
+			model := nn.NewGPT2(rt, c, 1)
+			x, y := rt.FromInt32s(trace.Input, ramp(batch*seq, 50000), batch, seq), rt.FromInt32s(trace.Input, ramp(batch*seq, 49999), batch, seq)
+			benchmark(b, model, []*tensor.Tensor{x, y}, func() (loss *tensor.Tensor) {
+				rt.Autocast(d, func() { loss = model.Loss(x, y) })
+				return loss
+			})
+			b.ReportMetric(float64(batch*seq*b.N)/b.Elapsed().Seconds(), "tokens/s")
+			b.ReportMetric(float64(rt.Allocator().Stats().PeakReserved)/(1<<20), "MiB")
+		})
+	}
 }
 
 // BenchmarkResNet18Step is a step on 16 images of 64×64.

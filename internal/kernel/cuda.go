@@ -162,12 +162,12 @@ func cudaSum(l *device.Launch, q *device.CUDAQueue) {
 		sum.Ptr[2] = q.Workspace(4 * parts * results)
 	}
 	if rowKept {
-		q.Run(reduceCode, "sum_columns_f32", device.Grid{X: units, Y: parts, Block: threads}, &sum)
+		q.Run(reduceCode, "sum_columns", device.Grid{X: units, Y: parts, Block: threads}, &sum)
 	} else {
-		q.Run(reduceCode, "sum_rows_f32", warps(results*parts), &sum)
+		q.Run(reduceCode, "sum_rows", warps(results*parts), &sum)
 	}
 	if parts > 1 {
-		q.Run(reduceCode, "sum_fold_f32", warps(results), &sum)
+		q.Run(reduceCode, "sum_fold", warps(results), &sum)
 	}
 }
 
@@ -175,12 +175,12 @@ func cudaSumSquares(l *device.Launch, q *device.CUDAQueue) {
 	g := sweep(l.Int[0])
 	g.X = max(1, min(g.X, cudaParts))
 	l.Int[2], l.Ptr[2] = g.X, q.Workspace(4*cudaParts)
-	q.Run(reduceCode, "sum_squares_f32", g, l)
-	q.Run(reduceCode, "sum_squares_fold_f32", device.Grid{X: 1, Block: threads}, l)
+	q.Run(reduceCode, "sum_squares", g, l)
+	q.Run(reduceCode, "sum_squares_fold", device.Grid{X: 1, Block: threads}, l)
 }
 
 func cudaClipScale(l *device.Launch, q *device.CUDAQueue) {
-	q.Run(reduceCode, "clip_scale_f32", device.Grid{X: 1, Block: 32}, l)
+	q.Run(reduceCode, "clip_scale", device.Grid{X: 1, Block: 32}, l)
 }
 
 // cudaLayerNormGrad computes the parameters' gradients first, since dx may be dy.
@@ -189,42 +189,60 @@ func cudaLayerNormGrad(l *device.Launch, q *device.CUDAQueue) {
 	if l.Ptr[1] != 0 || l.Ptr[2] != 0 {
 		parts := max(1, min(cudaParts/blocks(cols, 32), rows/64))
 		l.Int[5], l.Ptr[8] = parts, q.Workspace(8*parts*cols)
-		q.Run(rowsCode, "layer_norm_params_f32", device.Grid{X: blocks(cols, 32), Y: parts, Block: threads}, l)
-		q.Run(rowsCode, "layer_norm_fold_f32", device.Grid{X: blocks(2*cols, threads), Block: threads}, l)
+		q.Run(rowsCode, "layer_norm_params", device.Grid{X: blocks(cols, 32), Y: parts, Block: threads}, l)
+		q.Run(rowsCode, "layer_norm_fold", device.Grid{X: blocks(2*cols, threads), Block: threads}, l)
 	}
 	if l.Ptr[0] != 0 {
-		q.Run(rowsCode, "layer_norm_grad_f32", warps(rows), l)
+		q.Run(rowsCode, "layer_norm_grad", warps(rows), l)
 	}
 }
 
 func cudaCrossEntropy(l *device.Launch, q *device.CUDAQueue) {
 	l.Ptr[5] = q.Workspace(4 * l.Int[0])
-	q.Run(rowsCode, "cross_entropy_f32", device.Grid{X: l.Int[0], Block: threads}, l)
-	q.Run(rowsCode, "cross_entropy_fold_f32", device.Grid{X: 1, Block: 1024}, l)
+	q.Run(rowsCode, "cross_entropy", device.Grid{X: l.Int[0], Block: threads}, l)
+	q.Run(rowsCode, "cross_entropy_fold", device.Grid{X: 1, Block: 1024}, l)
 }
 
 func cudaCrossEntropyGrad(l *device.Launch, q *device.CUDAQueue) {
 	l.Ptr[5] = q.Workspace(4)
-	q.Run(rowsCode, "cross_entropy_scale_f32", device.Grid{X: 1, Block: 1024}, l)
-	q.Run(rowsCode, "cross_entropy_grad_f32", device.Grid{X: l.Int[0], Block: threads}, l)
+	q.Run(rowsCode, "cross_entropy_scale", device.Grid{X: 1, Block: 1024}, l)
+	q.Run(rowsCode, "cross_entropy_grad", device.Grid{X: l.Int[0], Block: threads}, l)
 }
 
 func cudaEmbeddingGrad(l *device.Launch, q *device.CUDAQueue) {
-	q.Run(indexCode, "embedding_grad_f32", device.Grid{X: l.Int[0], Y: blocks(l.Int[1], threads), Block: threads}, l)
+	q.Run(indexCode, "embedding_grad", device.Grid{X: l.Int[0], Y: blocks(l.Int[1], threads), Block: threads}, l)
 }
 
 // cudaMatMul multiplies by cuBLASLt, or where that can't by its own function.
 func cudaMatMul(l *device.Launch, q *device.CUDAQueue) {
 	g := loadGemm(l)
-	if g.K > 0 && q.Product(&device.Product{
+	p := device.Product{
 		M: g.M, N: g.N, K: g.K, Batch: g.Batch, TransA: g.TransA, TransB: g.TransB,
 		LDA: g.LDA, LDB: g.LDB, LDD: g.LDC, StrideA: g.StrideA, StrideB: g.StrideB, StrideD: g.StrideC,
-		A: g.A, B: g.B, D: g.C, Bias: g.Bias, Accumulate: g.Accumulate,
-	}) {
+		A: g.A.Ptr, B: g.B.Ptr, D: g.C.Ptr, Bias: g.Bias.Ptr, Accumulate: g.Accumulate,
+		TypeA: g.A.Type, TypeB: g.B.Type, TypeD: g.C.Type, TypeBias: g.Bias.Type,
+	}
+	if g.Bias.given() && g.Bias.Type != g.C.Type && g.N <= maxCastBias {
+		p.Bias, p.TypeBias = castBias(g, l, q), g.C.Type
+	}
+	if g.K > 0 && q.Product(&p) {
 		return
 	}
 	const tile = 64
-	q.Run(gemmCode, "matmul_f32", device.Grid{X: blocks(g.N, tile), Y: blocks(g.M, tile), Z: g.Batch, Block: threads}, l)
+	q.Run(gemmCode, "matmul", device.Grid{X: blocks(g.N, tile), Y: blocks(g.M, tile), Z: g.Batch, Block: threads}, l)
+}
+
+// maxCastBias is the length of the longest bias that has room beside a product.
+const maxCastBias = 64 << 10
+
+// castBias gives the bias in the type of C, which is all that cuBLASLt takes.
+func castBias(g *Gemm, l *device.Launch, q *device.CUDAQueue) device.Ptr {
+	cast := device.Launch{Kernel: l.Kernel}
+	cast.Ptr[0], cast.Type[0] = q.Aside(4*g.N), g.C.Type
+	cast.Ptr[1], cast.Type[1] = g.Bias.Ptr, g.Bias.Type
+	cast.Int[0], cast.Float[0] = g.N, 1
+	q.Run(elementwiseCode, "scale", sweep(g.N), &cast)
+	return cast.Ptr[0]
 }
 
 // attentionShape is one of the shapes of cuda/attention.cu: rows of a tile, and
@@ -249,13 +267,13 @@ func (s attentionShape) grid(n, heads, tiles int) device.Grid {
 func cudaAttention(l *device.Launch, q *device.CUDAQueue) {
 	a := loadAttention(l)
 	s := cudaAttentionShape(a.D)
-	q.Run(attentionCode, fmt.Sprintf("attention_%d_f32", s.d), s.grid(a.T, a.Batch*a.Heads, 2), l)
+	q.Run(attentionCode, fmt.Sprintf("attention_%d", s.d), s.grid(a.T, a.Batch*a.Heads, 2), l)
 }
 
 func cudaAttentionGrad(l *device.Launch, q *device.CUDAQueue) {
 	a := loadAttention(l)
 	s, heads := cudaAttentionShape(a.D), a.Batch*a.Heads
-	q.Run(attentionCode, "attention_delta_f32", device.Grid{X: blocks(a.T, threads/32), Y: heads, Block: threads}, l)
-	q.Run(attentionCode, fmt.Sprintf("attention_grad_q_%d_f32", s.d), s.grid(a.T, heads, 4), l)
-	q.Run(attentionCode, fmt.Sprintf("attention_grad_kv_%d_f32", s.d), s.grid(a.S, heads, 4), l)
+	q.Run(attentionCode, "attention_delta", device.Grid{X: blocks(a.T, threads/32), Y: heads, Block: threads}, l)
+	q.Run(attentionCode, fmt.Sprintf("attention_grad_q_%d", s.d), s.grid(a.T, heads, 4), l)
+	q.Run(attentionCode, fmt.Sprintf("attention_grad_kv_%d", s.d), s.grid(a.S, heads, 4), l)
 }

@@ -2,7 +2,7 @@ package kernel
 
 import "github.com/headroom-go/headroom/device"
 
-var embeddingKernel = &device.Kernel{Name: "embedding", Host: embeddingHost, CUDA: cudaTable(indexCode, "embedding_f32", 1)}
+var embeddingKernel = &device.Kernel{Name: "embedding", Host: embeddingHost, CUDA: cudaTable(indexCode, "embedding", 1)}
 
 // Embedding sets row i of y (n × cols) to row index[i] of w (vocab × cols).
 // index holds n int32; one out of range gives a row of NaN.

@@ -26,18 +26,19 @@ template <int R_, int D_> struct Shape {
 
 // Head is one operand of one head.
 struct Head {
-	float *data;
+	Array data;
 	i64 stride;
 	int rows;
 	bool packs; // rows may be read in packs
 };
 
-// head gives operand `which` (0 … 3: Q, K, V, O) at an address.
-DEV Head head(const Launch &l, u64 address, int which) {
+// head gives operand i of the launch with the strides of `which` (0 … 3: Q, K,
+// V, O).
+DEV Head head(const Launch &l, int i, int which) {
 	i64 heads = l.n[1], b = blockY() / heads, h = blockY() % heads;
 	i64 first = b * l.n[6 + 3 * which] + h * l.n[7 + 3 * which], stride = l.n[8 + 3 * which];
-	bool packs = wide(address) && ((first | stride | l.n[4]) & 3) == 0;
-	return {at<float>(address) + first, stride, (int)(which == 0 || which == 3 ? l.n[2] : l.n[3]), packs};
+	bool packs = wide(l.ptr[i]) && ((first | stride | l.n[4]) & 3) == 0;
+	return {Array(l, i).from(first), stride, (int)(which == 0 || which == 3 ? l.n[2] : l.n[3]), packs};
 }
 
 // fetch copies B rows from `first` on to shared memory, with zeros around.
@@ -47,13 +48,13 @@ template <class S> DEV void fetch(float *to, const Head &h, int first, int d) {
 		int row = e / D4, col = e % D4 * 4;
 		Pack<float, 4> p = {};
 		if (first + row < h.rows && col < d) {
-			const float *from = h.data + (first + row) * h.stride + col;
+			i64 from = (first + row) * h.stride + col;
 			if (h.packs) {
-				p = load<4>(from);
+				p = h.data.load<4>(from);
 			} else {
 			UNROLL
 				for (int k = 0; k < 4; k++)
-					if (col + k < d) p.v[k] = from[k];
+					if (col + k < d) p.v[k] = h.data.get(from + k);
 			}
 		}
 		store<4>(to + row * S::LD + col, p);
@@ -126,8 +127,7 @@ UNROLL
 			for (int k = 0; k < 4; k++) {
 				int col = 64 * v + 4 * tx + k;
 				if (col >= d) continue;
-				float *to = h.data + row * h.stride + col, x = c[i][4 * v + k] * f;
-				*to = accumulate ? *to + x : x;
+				h.data.put(row * h.stride + col, c[i][4 * v + k] * f, accumulate);
 			}
 	}
 }
@@ -161,7 +161,7 @@ template <class S> DEV void forward(const Launch &l) {
 	float scale = l.f[0];
 	Sight see(l);
 	Dropout drop(l.f[1], l.n[18], l.n[19]);
-	Head Q = head(l, l.ptr[0], 0), K = head(l, l.ptr[1], 1), V = head(l, l.ptr[2], 2), O = head(l, l.ptr[3], 3);
+	Head Q = head(l, 0, 0), K = head(l, 1, 1), V = head(l, 2, 2), O = head(l, 3, 3);
 	fetch<S>(q, Q, first, d);
 	float o[S::R][S::D / 16] = {}, top[S::R], sum[S::R];
 UNROLL
@@ -213,12 +213,12 @@ UNROLL
 }
 
 // attention_delta: a warp for each query. ptr[3] is O, ptr[5] dO, ptr[9] Delta.
-KERNEL(256) attention_delta_f32(Launch l) {
+KERNEL(256) attention_delta(Launch l) {
 	int t = blockX() * 8 + threadX() / 32, d = (int)l.n[4];
 	if (t >= l.n[2]) return;
-	Head O = head(l, l.ptr[3], 3), dO = head(l, l.ptr[5], 3);
+	Head O = head(l, 3, 3), dO = head(l, 5, 3);
 	float sum = 0;
-	for (int i = threadX() % 32; i < d; i += 32) sum = fma(O.data[t * O.stride + i], dO.data[t * dO.stride + i], sum);
+	for (int i = threadX() % 32; i < d; i += 32) sum = fma(O.data.get(t * O.stride + i), dO.data.get(t * dO.stride + i), sum);
 	sum = warpSum(sum);
 	if (threadX() % 32 == 0) at<float>(l.ptr[9])[blockY() * l.n[2] + t] = sum;
 }
@@ -235,7 +235,7 @@ template <class S> DEV void gradQ(const Launch &l) {
 	int tx = threadX() % 16, ty = threadX() / 16, d = (int)l.n[4], first = blockX() * S::B;
 	Sight see(l);
 	Dropout drop(l.f[1], l.n[18], l.n[19]);
-	Head Q = head(l, l.ptr[0], 0), K = head(l, l.ptr[1], 1), V = head(l, l.ptr[2], 2), dO = head(l, l.ptr[5], 3), dQ = head(l, l.ptr[6], 0);
+	Head Q = head(l, 0, 0), K = head(l, 1, 1), V = head(l, 2, 2), dO = head(l, 5, 3), dQ = head(l, 6, 0);
 	fetch<S>(q, Q, first, d);
 	fetch<S>(dout, dO, first, d);
 	float dq[S::R][S::D / 16] = {}, lse[S::R], delta[S::R];
@@ -276,8 +276,8 @@ template <class S> DEV void gradKV(const Launch &l) {
 	int tx = threadX() % 16, ty = threadX() / 16, d = (int)l.n[4], first = blockX() * S::B;
 	Sight see(l);
 	Dropout drop(l.f[1], l.n[18], l.n[19]);
-	Head Q = head(l, l.ptr[0], 0), K = head(l, l.ptr[1], 1), V = head(l, l.ptr[2], 2), dO = head(l, l.ptr[5], 3);
-	Head dK = head(l, l.ptr[7], 1), dV = head(l, l.ptr[8], 2);
+	Head Q = head(l, 0, 0), K = head(l, 1, 1), V = head(l, 2, 2), dO = head(l, 5, 3);
+	Head dK = head(l, 7, 1), dV = head(l, 8, 2);
 	fetch<S>(k, K, first, d);
 	fetch<S>(v, V, first, d);
 	float dk[S::R][S::D / 16] = {}, dv[S::R][S::D / 16] = {};
@@ -321,12 +321,12 @@ typedef Shape<4, 64> D64;
 typedef Shape<2, 128> D128;
 typedef Shape<1, 256> D256;
 
-KERNEL(256) attention_64_f32(Launch l) { forward<D64>(l); }
-KERNEL(256) attention_128_f32(Launch l) { forward<D128>(l); }
-KERNEL(256) attention_256_f32(Launch l) { forward<D256>(l); }
-KERNEL(256) attention_grad_q_64_f32(Launch l) { gradQ<D64>(l); }
-KERNEL(256) attention_grad_q_128_f32(Launch l) { gradQ<D128>(l); }
-KERNEL(256) attention_grad_q_256_f32(Launch l) { gradQ<D256>(l); }
-KERNEL(256) attention_grad_kv_64_f32(Launch l) { gradKV<D64>(l); }
-KERNEL(256) attention_grad_kv_128_f32(Launch l) { gradKV<D128>(l); }
-KERNEL(256) attention_grad_kv_256_f32(Launch l) { gradKV<D256>(l); }
+KERNEL(256) attention_64(Launch l) { forward<D64>(l); }
+KERNEL(256) attention_128(Launch l) { forward<D128>(l); }
+KERNEL(256) attention_256(Launch l) { forward<D256>(l); }
+KERNEL(256) attention_grad_q_64(Launch l) { gradQ<D64>(l); }
+KERNEL(256) attention_grad_q_128(Launch l) { gradQ<D128>(l); }
+KERNEL(256) attention_grad_q_256(Launch l) { gradQ<D256>(l); }
+KERNEL(256) attention_grad_kv_64(Launch l) { gradKV<D64>(l); }
+KERNEL(256) attention_grad_kv_128(Launch l) { gradKV<D128>(l); }
+KERNEL(256) attention_grad_kv_256(Launch l) { gradKV<D256>(l); }

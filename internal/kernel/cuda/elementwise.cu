@@ -1,55 +1,54 @@
 #include "launch.cuh"
 
 // map sets y = f(x), or adds that.
-template <class T, class F> DEV void map(i64 n, u64 to, u64 from, bool accumulate, F f) {
-	const int W = 16 / sizeof(T);
-	T *y = at<T>(to);
-	const T *x = at<T>(from);
-	every<W>(n, wide(to, from), [&]<int K>(i64 i) {
-		Pack<T, K> a = load<K>(x + i), sum;
-		if (accumulate) sum = load<K>(y + i);
-		UNROLL for (int k = 0; k < K; k++) {
-			float v = f((float)a.v[k], i + k);
-			a.v[k] = (T)(accumulate ? (float)sum.v[k] + v : v);
+template <class F> DEV void map(const Launch &l, bool accumulate, F f) {
+	Array y(l, 0), x(l, 1);
+	every<4>(l.n[0], wide(y.address, x.address), [&]<int K>(i64 i) {
+		Pack<float, K> a = x.load<K>(i), sum = {};
+		if (accumulate) sum = y.load<K>(i);
+	UNROLL
+		for (int k = 0; k < K; k++) {
+			float v = f(a.v[k], i + k);
+			a.v[k] = accumulate ? sum.v[k] + v : v;
 		}
-		store<K>(y + i, a);
+		y.store<K>(i, a);
 	});
 }
 
 // map2 sets y = f(a, b), or adds that.
-template <class T, class F> DEV void map2(i64 n, u64 to, u64 fromA, u64 fromB, bool accumulate, F f) {
-	const int W = 16 / sizeof(T);
-	T *y = at<T>(to);
-	const T *a = at<T>(fromA), *b = at<T>(fromB);
-	every<W>(n, wide(to, fromA, fromB), [&]<int K>(i64 i) {
-		Pack<T, K> p = load<K>(a + i), q = load<K>(b + i), sum;
-		if (accumulate) sum = load<K>(y + i);
-		UNROLL for (int k = 0; k < K; k++) {
-			float v = f((float)p.v[k], (float)q.v[k]);
-			p.v[k] = (T)(accumulate ? (float)sum.v[k] + v : v);
+template <class F> DEV void map2(const Launch &l, bool accumulate, F f) {
+	Array y(l, 0), a(l, 1), b(l, 2);
+	every<4>(l.n[0], wide(y.address, a.address, b.address), [&]<int K>(i64 i) {
+		Pack<float, K> p = a.load<K>(i), q = b.load<K>(i), sum = {};
+		if (accumulate) sum = y.load<K>(i);
+	UNROLL
+		for (int k = 0; k < K; k++) {
+			float v = f(p.v[k], q.v[k]);
+			p.v[k] = accumulate ? sum.v[k] + v : v;
 		}
-		store<K>(y + i, p);
+		y.store<K>(i, p);
 	});
 }
 
-KERNEL(256) fill_f32(Launch l) {
-	float *y = at<float>(l.ptr[0]);
-	every<4>(l.n[0], wide(l.ptr[0]), [&]<int K>(i64 i) {
+KERNEL(256) fill(Launch l) {
+	Array y(l, 0);
+	every<4>(l.n[0], wide(y.address), [&]<int K>(i64 i) {
 		Pack<float, K> p;
-		UNROLL for (int k = 0; k < K; k++) p.v[k] = l.f[0];
-		store<K>(y + i, p);
+	UNROLL
+		for (int k = 0; k < K; k++) p.v[k] = l.f[0];
+		y.store<K>(i, p);
 	});
 }
 
-KERNEL(256) scale_f32(Launch l) {
+KERNEL(256) scale(Launch l) {
 	float s = l.f[0];
-	map<float>(l.n[0], l.ptr[0], l.ptr[1], l.n[1], [=](float x, i64) { return s * x; });
+	map(l, l.n[1], [=](float x, i64) { return s * x; });
 }
 
 // The functions of UnaryOp, in its order, each with its derivative times dy.
 const float geluScale = 1.5957691216f, geluCubic = 0.044715f; // 2·√(2/π)
 
-template <int op> DEV float unary(float x) {
+template <int op> DEV float value(float x) {
 	switch (op) {
 	case 0: return -x;
 	case 1: return expOf(x);
@@ -70,7 +69,7 @@ template <int op> DEV float unary(float x) {
 	}
 }
 
-template <int op> DEV float unaryGrad(float dy, float x) {
+template <int op> DEV float gradient(float dy, float x) {
 	switch (op) {
 	case 0: return -dy;
 	case 1: return dy * expOf(x);
@@ -102,48 +101,50 @@ template <int op> DEV float unaryGrad(float dy, float x) {
 
 #define EACH_UNARY(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11) DO(12)
 
-KERNEL(256) unary_f32(Launch l) {
+KERNEL(256) unary(Launch l) {
 	switch (l.n[1]) {
-#define DO(op) case op: return map<float>(l.n[0], l.ptr[0], l.ptr[1], false, [](float x, i64) { return unary<op>(x); });
+#define DO(op) case op: return map(l, false, [](float x, i64) { return value<op>(x); });
 		EACH_UNARY(DO)
 #undef DO
 	}
 }
 
-KERNEL(256) unary_grad_f32(Launch l) {
+KERNEL(256) unary_grad(Launch l) {
 	switch (l.n[1]) {
-#define DO(op) case op: return map2<float>(l.n[0], l.ptr[0], l.ptr[1], l.ptr[2], l.n[2], [](float dy, float x) { return unaryGrad<op>(dy, x); });
+#define DO(op) case op: return map2(l, l.n[2], [](float dy, float x) { return gradient<op>(dy, x); });
 		EACH_UNARY(DO)
 #undef DO
 	}
 }
 
-KERNEL(256) dropout_f32(Launch l) {
+KERNEL(256) dropout(Launch l) {
 	Dropout d(l.f[0], l.n[2], l.n[3]);
-	map<float>(l.n[0], l.ptr[0], l.ptr[1], l.n[1], [=](float x, i64 i) { return x * d.factor(i); });
+	map(l, l.n[1], [=](float x, i64 i) { return x * d.factor(i); });
 }
 
-KERNEL(256) clamp_f32(Launch l) {
+KERNEL(256) clamp(Launch l) {
 	float least = l.f[0], most = l.f[1];
-	map<float>(l.n[0], l.ptr[0], l.ptr[1], false, [=](float x, i64) { return x < least ? least : x > most ? most : x; });
+	map(l, false, [=](float x, i64) { return x < least ? least : x > most ? most : x; });
 }
 
-KERNEL(256) clamp_grad_f32(Launch l) {
+KERNEL(256) clamp_grad(Launch l) {
 	float least = l.f[0], most = l.f[1];
-	map2<float>(l.n[0], l.ptr[0], l.ptr[1], l.ptr[2], l.n[1], [=](float dy, float x) { return x >= least && x <= most ? dy : 0; });
+	map2(l, l.n[1], [=](float dy, float x) { return x >= least && x <= most ? dy : 0; });
 }
 
-KERNEL(256) select_f32(Launch l) {
-	float *y = at<float>(l.ptr[0]);
+KERNEL(256) select(Launch l) {
+	Array y(l, 0), a(l, 2), b(l, 3);
 	const int *mask = at<int>(l.ptr[1]);
-	const float *a = at<float>(l.ptr[2]), *b = at<float>(l.ptr[3]);
 	every<1>(l.n[0], false, [&]<int K>(i64 i) {
-		const float *from = mask[i] ? a : b;
-		y[i] = from ? from[i] : l.f[0];
+		if (mask[i] ? a.given() : b.given()) {
+			y.set(i, mask[i] ? a.get(i) : b.get(i));
+		} else {
+			y.set(i, l.f[0]);
+		}
 	});
 }
 
-KERNEL(256) equal_i32(Launch l) {
+KERNEL(256) equal(Launch l) {
 	int *y = at<int>(l.ptr[0]);
 	const int *x = at<int>(l.ptr[1]);
 	every<1>(l.n[0], false, [&]<int K>(i64 i) { y[i] = x[i] == l.n[1]; });
@@ -170,49 +171,52 @@ template <class I> DEV void offsets(const Launch &l, i64 element, i64 &a, i64 &b
 
 // copyNest copies packs of K elements; sizes and strides count packs. n[19]
 // says accumulate, n[21] how many packs there are.
-template <class T, int K, class I> DEV void copyNest(const Launch &l) {
+template <int K, class I> DEV void copyNest(const Launch &l) {
+	Array y(l, 0), x(l, 1);
 	for (i64 i = globalThread(); i < l.n[21]; i += globalThreads()) {
-		i64 a, b;
-		offsets<I>(l, i, a, b);
-		T *to = at<T>(l.ptr[0]) + a * K;
-		Pack<T, K> x = load<K>(at<T>(l.ptr[1]) + b * K);
+		i64 to, from;
+		offsets<I>(l, i, to, from);
+		Pack<float, K> p = x.load<K>(from * K);
 		if (l.n[19]) {
-			Pack<T, K> sum = load<K>(to);
-			UNROLL for (int k = 0; k < K; k++) x.v[k] = (T)((float)sum.v[k] + (float)x.v[k]);
+			Pack<float, K> sum = y.load<K>(to * K);
+		UNROLL
+			for (int k = 0; k < K; k++) p.v[k] += sum.v[k];
 		}
-		store<K>(to, x);
+		y.store<K>(to * K, p);
 	}
 }
 
 // n[20] is the number of elements of a pack: 1 or 4.
-KERNEL(256) copy_f32(Launch l) {
+KERNEL(256) copy(Launch l) {
 	bool small = l.n[21] < 1ll << 31;
-	if (l.n[20] == 4) return small ? copyNest<float, 4, u32>(l) : copyNest<float, 4, u64>(l);
-	small ? copyNest<float, 1, u32>(l) : copyNest<float, 1, u64>(l);
+	if (l.n[20] == 4) return small ? copyNest<4, u32>(l) : copyNest<4, u64>(l);
+	small ? copyNest<1, u32>(l) : copyNest<1, u64>(l);
 }
 
-template <class T, int K, class I, class F> DEV void binaryNest(const Launch &l, F f) {
+template <int K, class I, class F> DEV void binaryNest(const Launch &l, F f) {
+	Array y(l, 0), x(l, 1), z(l, 2);
 	for (i64 i = globalThread(); i < l.n[21]; i += globalThreads()) {
 		i64 p, q;
 		offsets<I>(l, i, p, q);
-		Pack<T, K> a = load<K>(at<T>(l.ptr[1]) + p * K), b = load<K>(at<T>(l.ptr[2]) + q * K);
-		UNROLL for (int k = 0; k < K; k++) a.v[k] = (T)f((float)a.v[k], (float)b.v[k]);
-		store<K>(at<T>(l.ptr[0]) + i * K, a);
+		Pack<float, K> a = x.load<K>(p * K), b = z.load<K>(q * K);
+	UNROLL
+		for (int k = 0; k < K; k++) a.v[k] = f(a.v[k], b.v[k]);
+		y.store<K>(i * K, a);
 	}
 }
 
-template <class T, class F> DEV void binary(const Launch &l, F f) {
+template <class F> DEV void nested(const Launch &l, F f) {
 	bool small = l.n[21] < 1ll << 31;
-	if (l.n[20] == 4) return small ? binaryNest<T, 4, u32>(l, f) : binaryNest<T, 4, u64>(l, f);
-	small ? binaryNest<T, 1, u32>(l, f) : binaryNest<T, 1, u64>(l, f);
+	if (l.n[20] == 4) return small ? binaryNest<4, u32>(l, f) : binaryNest<4, u64>(l, f);
+	small ? binaryNest<1, u32>(l, f) : binaryNest<1, u64>(l, f);
 }
 
 // n[19] is the operation; packs are as for copy.
-KERNEL(256) binary_f32(Launch l) {
+KERNEL(256) binary(Launch l) {
 	switch (l.n[19]) {
-	case 0: return binary<float>(l, [](float a, float b) { return a + b; });
-	case 1: return binary<float>(l, [](float a, float b) { return a - b; });
-	case 2: return binary<float>(l, [](float a, float b) { return a * b; });
-	default: return binary<float>(l, [](float a, float b) { return a / b; });
+	case 0: return nested(l, [](float a, float b) { return a + b; });
+	case 1: return nested(l, [](float a, float b) { return a - b; });
+	case 2: return nested(l, [](float a, float b) { return a * b; });
+	default: return nested(l, [](float a, float b) { return a / b; });
 	}
 }

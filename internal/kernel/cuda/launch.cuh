@@ -3,8 +3,9 @@
 //
 // Every kernel takes a Launch: the arguments of device.Launch as Go lays them
 // out (device.cudaParams). Its comment says what they are, by the host's
-// version of the kernel where nothing else is said. Kernels are templates over
-// the element type T; arithmetic is float.
+// version of the kernel where nothing else is said. Operands are Arrays, which
+// know the type of their elements: kernels read and write float, in which they
+// compute, and the branch by type is the same for all threads.
 //
 // Results depend on the arguments alone: no kernel adds with atomics, and
 // grids follow from shapes.
@@ -23,6 +24,7 @@ struct Launch {
 	u64 ptr[12];
 	i64 n[32];
 	float f[8];
+	unsigned char type[12];
 };
 
 // at is a place in the device's memory. Saying which memory gives faster loads.
@@ -47,6 +49,69 @@ template <class T, int W> struct alignas(sizeof(T) * W) Pack {
 
 template <int W, class T> DEV Pack<T, W> load(const T *p) { return *(const Pack<T, W> *)p; }
 template <int W, class T> DEV void store(T *p, const Pack<T, W> &x) { *(Pack<T, W> *)p = x; }
+
+// Element types, as device.DType has them.
+enum { F32, I32, BF16, F16 };
+
+typedef unsigned short u16;
+
+DEV float fromBF16(u16 h) { return __builtin_bit_cast(float, (u32)h << 16); }
+DEV float fromF16(u16 h) { return (float)__builtin_bit_cast(_Float16, h); }
+
+// Numbers are rounded to nearest even; NaN stays NaN.
+DEV u16 toBF16(float x) {
+	u32 b = __builtin_bit_cast(u32, x);
+	return x != x ? b >> 16 | 0x40 : (b + 0x7fff + (b >> 16 & 1)) >> 16;
+}
+DEV u16 toF16(float x) { return __builtin_bit_cast(u16, (_Float16)x); }
+
+// Array is an operand. Elements of int32 that kernels only move pass for float.
+struct Array {
+	u64 address;
+	int type;
+
+	DEV Array(const Launch &l, int i) : address(l.ptr[i]), type(l.type[i]) {}
+	DEV Array(u64 address, int type) : address(address), type(type) {}
+
+	DEV bool given() const { return address != 0; }
+	DEV bool half() const { return type >= BF16; }
+	DEV Array from(i64 n) const { return Array(address + n * (half() ? 2 : 4), type); }
+
+	template <int W> DEV Pack<float, W> load(i64 i) const {
+		if (!half()) return ::load<W>(at<float>(address) + i);
+		Pack<u16, W> h = ::load<W>(at<u16>(address) + i);
+		Pack<float, W> x;
+		if (type == BF16) {
+		UNROLL
+			for (int k = 0; k < W; k++) x.v[k] = fromBF16(h.v[k]);
+		} else {
+		UNROLL
+			for (int k = 0; k < W; k++) x.v[k] = fromF16(h.v[k]);
+		}
+		return x;
+	}
+
+	template <int W> DEV void store(i64 i, const Pack<float, W> &x) const {
+		if (!half()) return ::store<W>(at<float>(address) + i, x);
+		Pack<u16, W> h;
+		if (type == BF16) {
+		UNROLL
+			for (int k = 0; k < W; k++) h.v[k] = toBF16(x.v[k]);
+		} else {
+		UNROLL
+			for (int k = 0; k < W; k++) h.v[k] = toF16(x.v[k]);
+		}
+		::store<W>(at<u16>(address) + i, h);
+	}
+
+	// rounded is x as the array would hold it.
+	DEV float rounded(float x) const { return type == BF16 ? fromBF16(toBF16(x)) : type == F16 ? fromF16(toF16(x)) : x; }
+
+	DEV float get(i64 i) const { return load<1>(i).v[0]; }
+	DEV void set(i64 i, float x) const { store<1>(i, {{x}}); }
+	// put sets an element, or adds to it.
+	DEV void put(i64 i, float x, bool add) const { set(i, add ? get(i) + x : x); }
+};
 
 // wide says whether all addresses are multiples of 16.
 DEV bool wide(u64 a, u64 b = 0, u64 c = 0, u64 d = 0, u64 e = 0) { return ((a | b | c | d | e) & 15) == 0; }

@@ -1,12 +1,12 @@
 #include "launch.cuh"
 
 // AdamW: ptr w, g, m, v, gradScale; f as kernel.AdamW derives them.
-KERNEL(256) adamw_f32(Launch l) {
+KERNEL(256) adamw(Launch l) {
 	float *w = at<float>(l.ptr[0]), *m = at<float>(l.ptr[2]), *v = at<float>(l.ptr[3]);
-	const float *g = at<float>(l.ptr[1]);
+	Array g(l, 1);
 	float grad = l.ptr[4] ? *at<float>(l.ptr[4]) : 1;
 	every<4>(l.n[0], wide(l.ptr[0], l.ptr[1], l.ptr[2], l.ptr[3]), [&]<int K>(i64 i) {
-		Pack<float, K> pw = load<K>(w + i), pg = load<K>(g + i), pm = load<K>(m + i), pv = load<K>(v + i);
+		Pack<float, K> pw = load<K>(w + i), pg = g.load<K>(i), pm = load<K>(m + i), pv = load<K>(v + i);
 	UNROLL
 		for (int k = 0; k < K; k++) {
 			float d = pg.v[k] * grad;
@@ -52,7 +52,7 @@ template <int rule> DEV float updated(float w, float d, float *s, const float *f
 
 template <int rule, int states> DEV void update(const Launch &l) {
 	float *w = at<float>(l.ptr[0]);
-	const float *g = at<float>(l.ptr[1]);
+	Array g(l, 1);
 	float grad = l.ptr[2] ? *at<float>(l.ptr[2]) : 1;
 	float f[8];
 UNROLL
@@ -61,13 +61,13 @@ UNROLL
 		float s[3] = {};
 	UNROLL
 		for (int j = 0; j < states; j++) s[j] = at<float>(l.ptr[3 + j])[i];
-		w[i] = updated<rule>(w[i], g[i] * grad + f[1] * w[i], s, f);
+		w[i] = updated<rule>(w[i], g.get(i) * grad + f[1] * w[i], s, f);
 	UNROLL
 		for (int j = 0; j < states; j++) at<float>(l.ptr[3 + j])[i] = s[j];
 	});
 }
 
-KERNEL(256) update_f32(Launch l) {
+KERNEL(256) update(Launch l) {
 	switch (l.n[1]) {
 	case 0: return update<0, 0>(l);
 	case 1: return update<1, 1>(l);

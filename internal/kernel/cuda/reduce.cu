@@ -44,32 +44,31 @@ UNROLL
 
 DEV i64 partStart(const Launch &l, i64 part) { return l.n[5] * part / l.n[3]; }
 
-template <class T> DEV void putSum(const Launch &l, u32 result, i64 part, i64 to, float sum) {
+DEV void putSum(const Launch &l, u32 result, i64 part, i64 to, float sum) {
 	if (l.n[3] > 1) {
 		at<float>(l.ptr[2])[part * l.n[4] + result] = sum;
 		return;
 	}
-	T *dst = at<T>(l.ptr[0]) + to;
-	*dst = (T)(l.n[2] ? (float)*dst + sum : sum);
+	Array(l, 0).put(to, sum, l.n[2]);
 }
 
 // sum_rows: a warp for each part of each result, whose terms lie side by side.
-KERNEL(256) sum_rows_f32(Launch l) {
+KERNEL(256) sum_rows(Launch l) {
 	i64 unit = globalThread() / 32;
 	if (unit >= l.n[4] * l.n[3]) return;
 	u32 result = (u32)(unit % l.n[4]);
 	i64 part = unit / l.n[4], to, from;
 	resultAt(l, result, to, from);
-	const float *src = at<float>(l.ptr[1]) + from;
+	Array src = Array(l, 1).from(from);
 	float sum = 0;
-	for (i64 t = partStart(l, part) + threadX() % 32; t < partStart(l, part + 1); t += 32) sum += src[termAt(l, t)];
+	for (i64 t = partStart(l, part) + threadX() % 32; t < partStart(l, part + 1); t += 32) sum += src.get(termAt(l, t));
 	sum = warpSum(sum);
-	if (threadX() % 32 == 0) putSum<float>(l, result, part, to, sum);
+	if (threadX() % 32 == 0) putSum(l, result, part, to, sum);
 }
 
 // sum_columns: a block for each part of 32 results, which lie side by side;
 // its 8 warps share the terms.
-KERNEL(256) sum_columns_f32(Launch l) {
+KERNEL(256) sum_columns(Launch l) {
 	SHARED float room[8][32];
 	int lane = threadX() % 32, warp = threadX() / 32;
 	i64 wanted = (i64)blockX() * 32 + lane, part = blockY(), to = 0, from;
@@ -77,19 +76,19 @@ KERNEL(256) sum_columns_f32(Launch l) {
 	float sum = 0;
 	if (wanted < l.n[4]) {
 		resultAt(l, result, to, from);
-		const float *src = at<float>(l.ptr[1]) + from;
-		for (i64 t = partStart(l, part) + warp; t < partStart(l, part + 1); t += 8) sum += src[termAt(l, t)];
+		Array src = Array(l, 1).from(from);
+		for (i64 t = partStart(l, part) + warp; t < partStart(l, part + 1); t += 8) sum += src.get(termAt(l, t));
 	}
 	room[warp][lane] = sum;
 	barrier();
 	if (warp > 0 || wanted >= l.n[4]) return;
 	sum = 0;
 	for (int i = 0; i < 8; i++) sum += room[i][lane];
-	putSum<float>(l, result, part, to, sum);
+	putSum(l, result, part, to, sum);
 }
 
 // sum_fold adds up the parts: a warp for each result.
-KERNEL(256) sum_fold_f32(Launch l) {
+KERNEL(256) sum_fold(Launch l) {
 	i64 result = globalThread() / 32, to, from;
 	if (result >= l.n[4]) return;
 	resultAt(l, (u32)result, to, from);
@@ -98,17 +97,16 @@ KERNEL(256) sum_fold_f32(Launch l) {
 	for (i64 p = threadX() % 32; p < l.n[3]; p += 32) sum += work[p * l.n[4]];
 	sum = warpSum(sum);
 	if (threadX() % 32) return;
-	float *dst = at<float>(l.ptr[0]) + to;
-	*dst = l.n[2] ? *dst + sum : sum;
+	Array(l, 0).put(to, sum, l.n[2]);
 }
 
 // sum_squares leaves a sum for each block in the workspace ptr[2].
-KERNEL(256) sum_squares_f32(Launch l) {
+KERNEL(256) sum_squares(Launch l) {
 	SHARED float room[32];
-	const float *x = at<float>(l.ptr[1]);
+	Array x(l, 1);
 	float sum = 0;
 	every<4>(l.n[0], wide(l.ptr[1]), [&]<int K>(i64 i) {
-		Pack<float, K> p = load<K>(x + i);
+		Pack<float, K> p = x.load<K>(i);
 	UNROLL
 		for (int k = 0; k < K; k++) sum = fma(p.v[k], p.v[k], sum);
 	});
@@ -117,7 +115,7 @@ KERNEL(256) sum_squares_f32(Launch l) {
 }
 
 // sum_squares_fold adds up n[2] of them, with one block.
-KERNEL(256) sum_squares_fold_f32(Launch l) {
+KERNEL(256) sum_squares_fold(Launch l) {
 	SHARED float room[32];
 	float sum = 0, *to = at<float>(l.ptr[0]);
 	for (i64 i = threadX(); i < l.n[2]; i += blockLen()) sum += at<float>(l.ptr[2])[i];
@@ -125,7 +123,7 @@ KERNEL(256) sum_squares_fold_f32(Launch l) {
 	if (threadX() == 0) *to = l.n[1] ? *to + sum : sum;
 }
 
-KERNEL(32) clip_scale_f32(Launch l) {
+KERNEL(32) clip_scale(Launch l) {
 	if (threadX()) return;
 	float *scale = at<float>(l.ptr[0]), *norm = at<float>(l.ptr[1]);
 	*norm = rootOf(*at<float>(l.ptr[2]));
@@ -134,16 +132,15 @@ KERNEL(32) clip_scale_f32(Launch l) {
 }
 
 // cum_sum: a warp for each row, 32 elements at a time.
-KERNEL(256) cum_sum_f32(Launch l) {
+KERNEL(256) cum_sum(Launch l) {
 	i64 row = globalThread() / 32, cols = l.n[1];
 	if (row >= l.n[0]) return;
 	int lane = threadX() % 32;
-	float *y = at<float>(l.ptr[0]) + row * cols;
-	const float *x = at<float>(l.ptr[1]) + row * cols;
+	Array y = Array(l, 0).from(row * cols), x = Array(l, 1).from(row * cols);
 	double before = 0;
 	for (i64 first = 0; first < cols; first += 32) {
 		i64 i = first + lane, where = l.n[2] ? cols - 1 - i : i;
-		double sum = i < cols ? x[where] : 0;
+		double sum = i < cols ? x.get(where) : 0;
 		for (int step = 1; step < 32; step *= 2) {
 			u64 bits = __builtin_bit_cast(u64, sum);
 			u32 low = __nvvm_shfl_sync_up_i32(~0u, (int)bits, step, 0), high = __nvvm_shfl_sync_up_i32(~0u, (int)(bits >> 32), step, 0);
@@ -154,7 +151,7 @@ KERNEL(256) cum_sum_f32(Launch l) {
 		u64 bits = __builtin_bit_cast(u64, sum);
 		u32 low = __nvvm_shfl_sync_idx_i32(~0u, (int)bits, 31, 31), high = __nvvm_shfl_sync_idx_i32(~0u, (int)(bits >> 32), 31, 31);
 		before = __builtin_bit_cast(double, (u64)high << 32 | low);
-		if (i < cols) y[where] = l.n[3] ? y[where] + (float)sum : (float)sum;
+		if (i < cols) y.put(where, (float)sum, l.n[3]);
 	}
 }
 
@@ -166,15 +163,15 @@ DEV u64 orderOf(float x, i64 index) {
 }
 
 // top_k: a warp for each row finds the greatest below the one before.
-KERNEL(256) top_k_f32(Launch l) {
+KERNEL(256) top_k(Launch l) {
 	i64 row = globalThread() / 32, cols = l.n[1], k = l.n[2];
 	if (row >= l.n[0]) return;
-	const float *x = at<float>(l.ptr[2]) + row * cols;
+	Array x = Array(l, 2).from(row * cols);
 	u64 last = ~0ull;
 	for (i64 j = 0; j < k; j++) {
 		u64 best = 0;
 		for (i64 i = threadX() % 32; i < cols; i += 32) {
-			u64 o = orderOf(x[i], i);
+			u64 o = orderOf(x.get(i), i);
 			if (o > best && (o < last || j == 0)) best = o;
 		}
 		for (int i = 16; i > 0; i /= 2) {
@@ -185,7 +182,7 @@ KERNEL(256) top_k_f32(Launch l) {
 		last = best;
 		if (threadX() % 32 == 0) {
 			u32 index = ~0u - (u32)best;
-			at<float>(l.ptr[0])[row * k + j] = x[index];
+			Array(l, 0).set(row * k + j, x.get(index));
 			at<int>(l.ptr[1])[row * k + j] = (int)index;
 		}
 	}
