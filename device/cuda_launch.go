@@ -64,6 +64,9 @@ func (q *CUDAQueue) Workspace(n int) Ptr {
 // WorkspaceBytes is what Workspace gives at most.
 func (q *CUDAQueue) WorkspaceBytes() int { return int(q.stream.device.work.size) }
 
+// Capability is the GPU's compute capability, such as 90 for 9.0.
+func (q *CUDAQueue) Capability() int { return q.stream.device.code.capability }
+
 // cudaCode is the code that was loaded into a context.
 type cudaCode struct {
 	context    *cuda.Context

@@ -18,27 +18,31 @@ import (
 //go:embed cuda/*.ptx
 var ptx embed.FS
 
-func newCUDACode(name string) *device.CUDACode {
+// newCUDACode is the code of a file for GPUs of a compute capability or newer.
+func newCUDACode(name string, oldest int) *device.CUDACode {
 	return &device.CUDACode{Name: name, PTX: func(capability int) (string, error) {
-		const oldest = 70
 		if capability < oldest {
-			return "", fmt.Errorf("the GPU has compute capability %d.%d: the kernels need %d.%d or newer",
-				capability/10, capability%10, oldest/10, oldest%10)
+			return "", fmt.Errorf("the GPU has compute capability %d.%d: the kernels of %s need %d.%d or newer",
+				capability/10, capability%10, name, oldest/10, oldest%10)
 		}
-		text, err := ptx.ReadFile(fmt.Sprintf("cuda/%s_sm%d.ptx", name, oldest))
+		text, err := ptx.ReadFile("cuda/" + name + ".ptx")
 		return string(text), err
 	}}
 }
 
 var (
-	attentionCode   = newCUDACode("attention")
-	elementwiseCode = newCUDACode("elementwise")
-	gemmCode        = newCUDACode("gemm")
-	indexCode       = newCUDACode("index")
-	optimCode       = newCUDACode("optim")
-	reduceCode      = newCUDACode("reduce")
-	rowsCode        = newCUDACode("rows")
+	attentionCode     = newCUDACode("attention", 70)
+	attentionHalfCode = newCUDACode("attention_half", tensorCores)
+	elementwiseCode   = newCUDACode("elementwise", 70)
+	gemmCode          = newCUDACode("gemm", 70)
+	indexCode         = newCUDACode("index", 70)
+	optimCode         = newCUDACode("optim", 70)
+	reduceCode        = newCUDACode("reduce", 70)
+	rowsCode          = newCUDACode("rows", 70)
 )
+
+// tensorCores is the oldest compute capability whose tensor cores are used.
+const tensorCores = 80
 
 // threads are those of a block, in all but a few kernels.
 const threads = 256
@@ -243,37 +247,4 @@ func castBias(g *Gemm, l *device.Launch, q *device.CUDAQueue) device.Ptr {
 	cast.Int[0], cast.Float[0] = g.N, 1
 	q.Run(elementwiseCode, "scale", sweep(g.N), &cast)
 	return cast.Ptr[0]
-}
-
-// attentionShape is one of the shapes of cuda/attention.cu: rows of a tile, and
-// the greatest length of a head's rows.
-type attentionShape struct{ rows, d int }
-
-func cudaAttentionShape(d int) attentionShape {
-	for _, s := range []attentionShape{{64, 64}, {32, 128}, {16, 256}} {
-		if d <= s.d {
-			return s
-		}
-	}
-	panic(fmt.Sprintf("kernel.Attention: heads of %d elements; CUDA devices take up to 256", d))
-}
-
-// grid is that of n rows of each head, with so many tiles of operands and one
-// of scores in shared memory.
-func (s attentionShape) grid(n, heads, tiles int) device.Grid {
-	return device.Grid{X: blocks(n, s.rows), Y: heads, Block: threads, Shared: 4 * s.rows * (tiles*(s.d+4) + s.rows + 4)}
-}
-
-func cudaAttention(l *device.Launch, q *device.CUDAQueue) {
-	a := loadAttention(l)
-	s := cudaAttentionShape(a.D)
-	q.Run(attentionCode, fmt.Sprintf("attention_%d", s.d), s.grid(a.T, a.Batch*a.Heads, 2), l)
-}
-
-func cudaAttentionGrad(l *device.Launch, q *device.CUDAQueue) {
-	a := loadAttention(l)
-	s, heads := cudaAttentionShape(a.D), a.Batch*a.Heads
-	q.Run(attentionCode, "attention_delta", device.Grid{X: blocks(a.T, threads/32), Y: heads, Block: threads}, l)
-	q.Run(attentionCode, fmt.Sprintf("attention_grad_q_%d", s.d), s.grid(a.T, heads, 4), l)
-	q.Run(attentionCode, fmt.Sprintf("attention_grad_kv_%d", s.d), s.grid(a.S, heads, 4), l)
 }

@@ -135,27 +135,28 @@ UNROLL
 // What a query sees of the keys.
 struct Sight {
 	int T, S;
-	bool causal;
+	int ahead;       // query t sees keys up to t + ahead
 	const int *mask; // of the batch; 0 for none
 
 	DEV Sight(const Launch &l)
-		: T((int)l.n[2]), S((int)l.n[3]), causal(l.n[5]),
+		: T((int)l.n[2]), S((int)l.n[3]), ahead(l.n[5] ? S - T : S),
 		  mask(l.ptr[10] ? at<int>(l.ptr[10]) + blockY() / l.n[1] * l.n[3] : 0) {}
 
 	// visible is the number of keys that a query sees, from the first on.
 	DEV int visible(int t) const {
-		if (!causal) return S;
-		int n = t + 1 + S - T;
+		int n = t + 1 + ahead;
 		return n < 0 ? 0 : n > S ? S : n;
 	}
-	DEV bool sees(int t, int key) const { return t < T && key < visible(t) && (!mask || mask[key]); }
+	DEV bool sees(int t, int key) const { return t < T && key < S && key <= t + ahead && (!mask || mask[key]); }
+	// start is the first query that may see a key.
+	DEV int start(int key) const { return key > ahead ? key - ahead : 0; }
 };
 
 // chance gives the numbers of the dropout of this head's probabilities.
 DEV u64 chance(const Sight &see, int t, int key) { return ((u64)blockY() * see.T + t) * see.S + key; }
 
 template <class S> DEV void forward(const Launch &l) {
-	extern SHARED float room[];
+	extern SHARED __attribute__((aligned(16))) float room[];
 	float *q = room, *kv = q + S::B * S::LD, *p = kv + S::B * S::LD;
 	int tx = threadX() % 16, ty = threadX() / 16, d = (int)l.n[4], first = blockX() * S::B;
 	float scale = l.f[0];
@@ -190,7 +191,7 @@ UNROLL
 			for (int j = 0; j < S::R; j++) {
 				s[i][j] = expOf(s[i][j] - shift);
 				added += s[i][j];
-				if (l.f[1] > 0) s[i][j] *= drop.factor(chance(see, t, key + tx + 16 * j));
+				if (l.f[1] > 0) s[i][j] *= drop.rare(chance(see, t, key + tx + 16 * j));
 			}
 			sum[i] = sum[i] * shrink + warpSum<16>(added);
 		UNROLL
@@ -230,7 +231,7 @@ DEV float probability(float score, float scale, float lse, bool seen) {
 
 // gradQ: a block of queries goes over the keys.
 template <class S> DEV void gradQ(const Launch &l) {
-	extern SHARED float room[];
+	extern SHARED __attribute__((aligned(16))) float room[];
 	float *q = room, *dout = q + S::B * S::LD, *k = dout + S::B * S::LD, *v = k + S::B * S::LD, *p = v + S::B * S::LD;
 	int tx = threadX() % 16, ty = threadX() / 16, d = (int)l.n[4], first = blockX() * S::B;
 	Sight see(l);
@@ -259,7 +260,7 @@ UNROLL
 		UNROLL
 			for (int j = 0; j < S::R; j++) {
 				int t = first + ty + 16 * i, c = key + tx + 16 * j;
-				if (l.f[1] > 0) dp[i][j] *= drop.factor(chance(see, t, c));
+				if (l.f[1] > 0) dp[i][j] *= drop.rare(chance(see, t, c));
 				s[i][j] = probability(s[i][j], l.f[0], lse[i], see.sees(t, c)) * (dp[i][j] - delta[i]);
 			}
 		keep<S>(p, s);
@@ -271,7 +272,7 @@ UNROLL
 
 // gradKV: a block of keys goes over the queries. Scores are transposed here.
 template <class S> DEV void gradKV(const Launch &l) {
-	extern SHARED float room[];
+	extern SHARED __attribute__((aligned(16))) float room[];
 	float *k = room, *v = k + S::B * S::LD, *q = v + S::B * S::LD, *dout = q + S::B * S::LD, *p = dout + S::B * S::LD;
 	int tx = threadX() % 16, ty = threadX() / 16, d = (int)l.n[4], first = blockX() * S::B;
 	Sight see(l);
@@ -281,8 +282,7 @@ template <class S> DEV void gradKV(const Launch &l) {
 	fetch<S>(k, K, first, d);
 	fetch<S>(v, V, first, d);
 	float dk[S::R][S::D / 16] = {}, dv[S::R][S::D / 16] = {};
-	int start = see.causal ? first + see.T - see.S : 0; // the first query that sees a key of the block
-	for (int t0 = start < 0 ? 0 : start / S::B * S::B; t0 < see.T; t0 += S::B) {
+	for (int t0 = see.start(first) / S::B * S::B; t0 < see.T; t0 += S::B) {
 		barrier();
 		fetch<S>(q, Q, t0, d);
 		fetch<S>(dout, dO, t0, d);
@@ -299,7 +299,7 @@ template <class S> DEV void gradKV(const Launch &l) {
 			for (int i = 0; i < S::R; i++) {
 				int c = first + ty + 16 * i;
 				float x = probability(s[i][j], l.f[0], lse, see.sees(t, c)), f = 1;
-				if (l.f[1] > 0) f = drop.factor(chance(see, t, c));
+				if (l.f[1] > 0) f = drop.rare(chance(see, t, c));
 				kept[i][j] = x * f;
 				s[i][j] = x * (dp[i][j] * f - delta);
 			}

@@ -246,12 +246,18 @@ struct Dropout {
 	DEV Dropout(float p, i64 high, i64 low)
 		: seed((u64)high << 32 | (u32)low), below((u32)((double)p * 4294967296.0)), scale(1 / (1 - p)) {}
 
-	// factor is what element i is multiplied by.
-	DEV float factor(u64 i) const {
+	// factor is what element i is multiplied by. rare is the same as a call, for
+	// code that has many of them and seldom needs it.
+	DEV float factor(u64 i) const { return chosen(seed, i) < below ? 0 : scale; }
+	DEV float rare(u64 i) const { return calledChosen(seed, i) < below ? 0 : scale; }
+
+	// chosen is the bits that decide about element i.
+	DEV static u32 chosen(u64 seed, u64 i) {
 		u64 z = seed + (i / 2 + 1) * 0x9e3779b97f4a7c15ull;
 		z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
 		z = (z ^ z >> 27) * 0x94d049bb133111ebull;
 		z ^= z >> 31;
-		return (i % 2 ? (u32)(z >> 32) : (u32)z) < below ? 0 : scale;
+		return i % 2 ? (u32)(z >> 32) : (u32)z;
 	}
+	__attribute__((device, noinline)) static u32 calledChosen(u64 seed, u64 i) { return chosen(seed, i); }
 };
