@@ -1,8 +1,12 @@
 package nn_test
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
+	"github.com/headroom-go/headroom/alloc"
+	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/device/devicetest"
 	"github.com/headroom-go/headroom/nn"
 	"github.com/headroom-go/headroom/tensor"
@@ -41,6 +45,59 @@ func BenchmarkGPT2Step(b *testing.B) {
 			b.ReportMetric(float64(rt.Allocator().Stats().PeakReserved)/(1<<20), "MiB")
 		})
 	}
+}
+
+// BenchmarkGPT2Kernels is the time that each kernel takes in a step of
+// BenchmarkGPT2Step in bfloat16, one launch at a time.
+func BenchmarkGPT2Kernels(b *testing.B) {
+	if devicetest.Chosen() == "" {
+		b.Skip("the flag -device names no device")
+	}
+	const batch, seq = 16, 1024
+	dev := devicetest.Open(b, "")
+	mem, err := alloc.New(dev, alloc.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	stream, err := dev.NewStream()
+	if err != nil {
+		b.Fatal(err)
+	}
+	clock := &stopwatch{Stream: stream, spent: map[string]time.Duration{}, launches: map[string]int{}}
+	rt := tensor.New(mem, clock)
+	c, _ := nn.LookupGPT2("gpt2")
+	model := nn.NewGPT2(rt, c, 1)
+	x, y := rt.FromInt32s(trace.Input, ramp(batch*seq, 50000), batch, seq), rt.FromInt32s(trace.Input, ramp(batch*seq, 49999), batch, seq)
+	benchmark(b, model, []*tensor.Tensor{x, y}, func() (loss *tensor.Tensor) {
+		clear(clock.spent)
+		clear(clock.launches)
+		rt.Autocast(tensor.BFloat16, func() { loss = model.Loss(x, y) })
+		return loss
+	})
+	for name, t := range clock.spent {
+		b.ReportMetric(t.Seconds()*1e3, name+"-ms")
+		b.ReportMetric(float64(clock.launches[name]), name+"-launches")
+	}
+}
+
+// stopwatch is a stream that waits for each launch.
+type stopwatch struct {
+	device.Stream
+	spent    map[string]time.Duration
+	launches map[string]int
+}
+
+func (s *stopwatch) Launch(l *device.Launch) {
+	_ = s.Stream.Sync()
+	begin := time.Now()
+	s.Stream.Launch(l)
+	_ = s.Stream.Sync()
+	name := l.Kernel.Name
+	if name == "matmul" || name == "copy" || name == "sum" || name == "binary" {
+		name += fmt.Sprintf("/%v%v%v", l.Int[0], l.Type[0], l.Type[2])
+	}
+	s.spent[name] += time.Since(begin)
+	s.launches[name]++
 }
 
 // BenchmarkResNet18Step is a step on 16 images of 64×64.

@@ -194,7 +194,7 @@ func cudaLayerNormGrad(l *device.Launch, q *device.CUDAQueue) {
 		parts := max(1, min(cudaParts/blocks(cols, 32), rows/64))
 		l.Int[5], l.Ptr[8] = parts, q.Workspace(8*parts*cols)
 		q.Run(rowsCode, "layer_norm_params", device.Grid{X: blocks(cols, 32), Y: parts, Block: threads}, l)
-		q.Run(rowsCode, "layer_norm_fold", device.Grid{X: blocks(2*cols, threads), Block: threads}, l)
+		q.Run(rowsCode, "layer_norm_fold", device.Grid{X: blocks(cols, threads), Block: threads}, l)
 	}
 	if l.Ptr[0] != 0 {
 		q.Run(rowsCode, "layer_norm_grad", warps(rows), l)

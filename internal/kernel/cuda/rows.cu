@@ -117,14 +117,18 @@ KERNEL(256) layer_norm_params(Launch l) {
 	at<float>(l.ptr[8])[(2 * part + warp) * cols + c] = sum;
 }
 
-// layer_norm_fold adds up the parts: a thread for each number.
+// layer_norm_fold adds up the parts: a thread for each column, first of gamma
+// and then of beta, which may be the same.
 KERNEL(256) layer_norm_fold(Launch l) {
 	i64 i = globalThread(), cols = l.n[1];
-	int which = i >= cols;
-	if (i >= 2 * cols || !(which ? l.ptr[2] : l.ptr[1])) return;
-	float sum = 0;
-	for (i64 p = 0; p < l.n[5]; p++) sum += at<float>(l.ptr[8])[2 * p * cols + i];
-	(which ? Array(l, 2) : Array(l, 1)).put(i % cols, sum, which ? l.n[4] : l.n[3]);
+	if (i >= cols) return;
+	float gamma = 0, beta = 0;
+	for (i64 p = 0; p < l.n[5]; p++) {
+		gamma += at<float>(l.ptr[8])[2 * p * cols + i];
+		beta += at<float>(l.ptr[8])[(2 * p + 1) * cols + i];
+	}
+	if (l.ptr[1]) Array(l, 1).put(i, gamma, l.n[3]);
+	if (l.ptr[2]) Array(l, 2).put(i, beta, l.n[4]);
 }
 
 // Softmax and its kin: a block for each row.
