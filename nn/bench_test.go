@@ -37,12 +37,18 @@ func BenchmarkGPT2Step(b *testing.B) {
 			rt := on(b, devicetest.Open(b, "host:6GiB"))
 			model := nn.NewGPT2(rt, c, 1)
 			x, y := rt.FromInt32s(trace.Input, ramp(batch*seq, 50000), batch, seq), rt.FromInt32s(trace.Input, ramp(batch*seq, 49999), batch, seq)
+			var maps uint64 // by the end of the first step
 			benchmark(b, model, []*tensor.Tensor{x, y}, func() (loss *tensor.Tensor) {
 				rt.Autocast(d, func() { loss = model.Loss(x, y) })
+				if st := rt.Allocator().Stats(); maps == 0 {
+					maps = st.Maps + st.ViewMaps
+				}
 				return loss
 			})
 			b.ReportMetric(float64(batch*seq*b.N)/b.Elapsed().Seconds(), "tokens/s")
-			b.ReportMetric(float64(rt.Allocator().Stats().PeakReserved)/(1<<20), "MiB")
+			st := rt.Allocator().Stats()
+			b.ReportMetric(float64(st.PeakReserved)/(1<<20), "MiB")
+			b.ReportMetric(float64(st.Maps+st.ViewMaps-maps)/float64(b.N), "maps/op")
 		})
 	}
 }
@@ -115,12 +121,16 @@ func BenchmarkResNet18Step(b *testing.B) {
 
 func benchmark(b *testing.B, m nn.Module, inputs []*tensor.Tensor, loss func() *tensor.Tensor) {
 	opt := nn.NewOptimizer(m.Parameters(), nn.AdamWOptions{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8})
+	var queued time.Duration
+	defer func() { b.ReportMetric(queued.Seconds()*1e3/float64(b.N), "queueing-ms/op") }()
 	for b.Loop() {
+		begin := time.Now()
 		l := loss()
 		l.Backward(1)
 		l.Release()
 		opt.Step(1e-4, nil)
 		nn.ZeroGrad(m)
+		queued += time.Since(begin)
 		if err := m.Parameters()[0].Runtime().Sync(); err != nil {
 			b.Fatal(err)
 		}

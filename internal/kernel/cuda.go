@@ -35,6 +35,7 @@ var (
 	attentionHalfCode = newCUDACode("attention_half", tensorCores)
 	elementwiseCode   = newCUDACode("elementwise", 70)
 	gemmCode          = newCUDACode("gemm", 70)
+	imageCode         = newCUDACode("image", 70)
 	indexCode         = newCUDACode("index", 70)
 	optimCode         = newCUDACode("optim", 70)
 	reduceCode        = newCUDACode("reduce", 70)
