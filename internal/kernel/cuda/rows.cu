@@ -148,14 +148,31 @@ DEV Sums merge(Sums a, Sums b) {
 	return c;
 }
 
+// blockSweep is a sweep over a row by a block. Rows of odd lengths begin
+// anywhere: packs begin where x's addresses allow, and y's, which may be x, with
+// them.
+template <class F> DEV void blockSweep(const Array &x, const Array &y, i64 cols, F f) {
+	int size = x.half() ? 2 : 4;
+	i64 head = (-x.address & (4 * size - 1)) / size;
+	bool packs = x.half() == y.half() && ((x.address ^ y.address) & (4 * size - 1)) == 0;
+	if (!packs || head > cols) head = cols; // all of it one by one
+	sweep<4>(head, threadX(), blockLen(), false, f);
+	sweep<4>(cols - head, threadX(), blockLen(), true, [&]<int K>(i64 i) { f.template operator()<K>(head + i); });
+}
+
 DEV Sums rowSums(Array x, i64 cols) {
 	SHARED Sums room[32];
 	Sums s = {-infinity, 0};
-	for (i64 i = threadX(); i < cols; i += blockLen()) {
-		float v = x.get(i);
-		if (v > s.top) s.sum *= expOf(s.top - v), s.top = v;
-		s.sum += expOf(v - shiftOf(s.top));
-	}
+	blockSweep(x, x, cols, [&]<int K>(i64 i) {
+		Pack<float, K> p = x.load<K>(i);
+		float most = p.v[0];
+	UNROLL
+		for (int k = 1; k < K; k++) most = p.v[k] > most ? p.v[k] : most;
+		if (most > s.top) s.sum *= expOf(s.top - most), s.top = most;
+		float shift = shiftOf(s.top);
+	UNROLL
+		for (int k = 0; k < K; k++) s.sum += expOf(p.v[k] - shift);
+	});
 	for (int i = 16; i > 0; i /= 2) s = merge(s, {shuffle(s.top, i), shuffle(s.sum, i)});
 	if (threadX() % 32 == 0) room[threadX() / 32] = s;
 	barrier();
@@ -255,10 +272,15 @@ KERNEL(256) cross_entropy_grad(Launch l) {
 	int target = at<int>(l.ptr[4])[row];
 	bool ignored = target == l.n[3], wrong = !ignored && (target < 0 || target >= cols);
 	if (ignored && l.n[2]) return;
-	for (i64 i = threadX(); i < cols; i += blockLen()) {
-		float g = expOf(x.get(i) - lse) - share;
-		if (i == target) g -= 1 - l.f[0];
-		g = ignored ? 0 : wrong ? notANumber : g * scale;
-		dx.put(i, g, l.n[2]);
-	}
+	blockSweep(x, dx, cols, [&]<int K>(i64 i) {
+		Pack<float, K> p = x.load<K>(i), sum = {};
+		if (l.n[2]) sum = dx.load<K>(i);
+	UNROLL
+		for (int k = 0; k < K; k++) {
+			float g = expOf(p.v[k] - lse) - share;
+			if (i + k == target) g -= 1 - l.f[0];
+			p.v[k] = sum.v[k] + (ignored ? 0 : wrong ? notANumber : g * scale);
+		}
+		dx.store<K>(i, p);
+	});
 }
