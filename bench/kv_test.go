@@ -24,7 +24,7 @@ func TestKeyValueCache(t *testing.T) {
 	}
 	var online, planned ratios
 	for batch := 8; batch <= 24; batch += 4 {
-		program := generate(batch)
+		program := growing(batch)
 		o := playLifetimes(t, program, nil)
 		plan, err := alloc.MakePlan(context.Background(), program, 2<<20)
 		if err != nil {
@@ -76,8 +76,8 @@ func playLifetimes(t *testing.T, program []alloc.Lifetime, plan *alloc.Plan) flo
 	return float64(st.PeakReserved) / float64(st.PeakLive)
 }
 
-// generate gives the requests of 120 tokens after prompts of 40.
-func generate(batch int) (program []alloc.Lifetime) {
+// growing gives the requests of 120 tokens after prompts of 40.
+func growing(batch int) (program []alloc.Lifetime) {
 	const layers, width, vocabulary = 24, 1024, 50257
 	clock := 0
 	get := func(elements int) int {

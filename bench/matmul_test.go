@@ -51,12 +51,12 @@ func headroomMatMul(b *testing.B, threads int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	var p [3]device.Ptr
+	var p [3]kernel.Array
 	for i := range p {
-		if p[i], err = dev.Alloc(4 * size * size); err != nil {
+		if p[i].Ptr, err = dev.Alloc(4 * size * size); err != nil {
 			b.Fatal(err)
 		}
-		stream.Upload(p[i], device.BytesOf(random()))
+		stream.Upload(p[i].Ptr, device.BytesOf(random()))
 	}
 	g := kernel.Gemm{M: size, N: size, K: size, A: p[0], LDA: size, B: p[1], LDB: size, C: p[2], LDC: size}
 	kernel.MatMul(stream, g)

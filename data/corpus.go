@@ -229,8 +229,26 @@ func OpenCorpus(path string, dtype DType, tokenizer Tokenizer) (*Corpus, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &Corpus{tokenizer: tokenizer, width: dtype.Size(), stored: a, n: a.Len(),
-		summary: Summary{Files: 1, Bytes: int64(a.Len()) * int64(dtype.Size()), Tokens: a.Len()}}, nil
+	return storedCorpus(a, tokenizer), nil
+}
+
+// OpenCorpusArray is OpenCorpus for a file that names its type, such as an npy
+// file: one row of numbers of Uint8, Uint16, Uint32 or Int32.
+func OpenCorpusArray(path string, tokenizer Tokenizer) (*Corpus, error) {
+	a, err := Open(path, "")
+	if err != nil {
+		return nil, err
+	}
+	if d := a.DType(); a.big || len(a.Shape()) != 0 || len(a.pieces) != 1 || d != Uint8 && d != Uint16 && d != Uint32 && d != Int32 {
+		return nil, errors.Join(fmt.Errorf("data: %s: %d samples of %s with shape %v are no tokens: want one row of numbers of %s, %s, %s or %s, little-endian", path, a.Len(), d, a.Shape(), Uint8, Uint16, Uint32, Int32), a.Close())
+	}
+	return storedCorpus(a, tokenizer), nil
+}
+
+func storedCorpus(a *Array, tokenizer Tokenizer) *Corpus {
+	width := a.DType().Size()
+	return &Corpus{tokenizer: tokenizer, width: width, stored: a, n: a.Len(),
+		summary: Summary{Files: 1, Bytes: int64(a.Len()) * int64(width), Tokens: a.Len()}}
 }
 
 // Close closes the file that OpenCorpus opened, for the parts that Split made,

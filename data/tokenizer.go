@@ -6,10 +6,10 @@ package data
 import "fmt"
 
 // Tokenizer turns text into tokens and back. Text may be any bytes: decoding
-// gives what was encoded, invalid UTF-8 included. The methods may be called
-// concurrently.
+// gives what was encoded, invalid UTF-8 included (but see WordPiece). The
+// methods may be called concurrently.
 type Tokenizer interface {
-	// Name is what NewTokenizer knows it by.
+	// Name tells it from others; it is what NewTokenizer knows it by.
 	Name() string
 
 	// VocabSize is the number of tokens, which are 0 ... VocabSize-1.

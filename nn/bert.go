@@ -24,8 +24,10 @@ type BERTConfig struct {
 	Eps              float64 `json:"layer_norm_eps"`
 }
 
-// bertConfigs are the models known by name.
+// bertConfigs are the models known by name. bert-mini reads bytes; its tokens
+// 256 and 257 are for a hidden byte and the beginning of a text.
 var bertConfigs = map[string]BERTConfig{
+	"bert-mini":  {258, 256, 4, 8, 1024, 256, 2, 0.1, 0.1, 1e-12},
 	"bert-base":  {30522, 768, 12, 12, 3072, 512, 2, 0.1, 0.1, 1e-12},
 	"bert-large": {30522, 1024, 24, 16, 4096, 512, 2, 0.1, 0.1, 1e-12},
 }
@@ -35,7 +37,12 @@ func LookupBERT(name string) (BERTConfig, error) {
 	if c, ok := bertConfigs[name]; ok {
 		return c, nil
 	}
-	return BERTConfig{}, fmt.Errorf("unknown model %q: the models are %s", name, strings.Join(slices.Sorted(maps.Keys(bertConfigs)), ", "))
+	return BERTConfig{}, fmt.Errorf("unknown model %q: the models are %s", name, strings.Join(BERTNames(), ", "))
+}
+
+// BERTNames lists the models known by name, the smallest first.
+func BERTNames() []string {
+	return slices.SortedFunc(maps.Keys(bertConfigs), func(a, b string) int { return bertConfigs[a].Width - bertConfigs[b].Width })
 }
 
 // Validate says what is wrong with c, if anything.

@@ -11,6 +11,20 @@ type Hooks struct {
 	After  func(name string, m Module, x, y *tensor.Tensor)
 }
 
+// HooksOf gives the hooks that a model calls around its modules, or nil for a
+// module that is no whole model of this package.
+func HooksOf(m Module) *Hooks {
+	if m, ok := m.(interface{ hooked() *Hooks }); ok {
+		return m.hooked()
+	}
+	return nil
+}
+
+func (g *GPT2) hooked() *Hooks   { return g.Hooks }
+func (m *BERT) hooked() *Hooks   { return m.Hooks } // also of its heads
+func (r *ResNet) hooked() *Hooks { return r.Hooks }
+func (m *MoE) hooked() *Hooks    { return m.Hooks }
+
 // place is where a module stands in its model: its name, and the model's hooks.
 type place struct {
 	name  string

@@ -41,6 +41,20 @@ func TestHooks(t *testing.T) {
 	}
 }
 
+// TestHooksOf finds the hooks of every kind of model, and none of a part.
+func TestHooksOf(t *testing.T) {
+	rt := runtime(t)
+	gpt2 := nn.NewGPT2(rt, nn.GPT2Config{Vocab: 7, Context: 4, Width: 8, Layers: 1, Heads: 2}, 1)
+	bert := nn.NewMaskedLM(rt, nn.BERTConfig{Vocab: 7, Context: 4, Width: 8, Layers: 1, Heads: 2, Hidden: 8, Types: 2, Eps: 1e-5}, 1)
+	for m, want := range map[nn.Module]*nn.Hooks{gpt2: gpt2.Hooks, bert: bert.Hooks, &nn.ResNet{}: nil, &nn.MoE{}: nil, gpt2.LNF: nil} {
+		if got := nn.HooksOf(m); got != want {
+			t.Errorf("%T: hooks %p, want %p", m, got, want)
+		}
+	}
+	nn.Release(gpt2)
+	nn.Release(bert)
+}
+
 // twice is a module that uses one parameter under two names.
 type twice struct{ a, b *nn.Parameter }
 

@@ -28,7 +28,9 @@ type MoEConfig struct {
 	// Balance is the weight of the load-balancing loss in the loss.
 	Balance float64 `json:"router_aux_loss_coef"`
 	// Capacity times the mean number of tokens of an expert is how many it
-	// takes at most; 0 stands for no limit, where nothing is dropped.
+	// takes at most; 0 stands for no limit, where nothing is dropped. With a
+	// limit every sequence is routed by itself, and so is its balance, so that
+	// results do not depend on what else is in the batch (GShard's groups).
 	Capacity float64 `json:"expert_capacity_factor"`
 }
 
@@ -43,7 +45,12 @@ func LookupMoE(name string) (MoEConfig, error) {
 	if c, ok := moeConfigs[name]; ok {
 		return c, nil
 	}
-	return MoEConfig{}, fmt.Errorf("unknown model %q: the models are %s", name, strings.Join(slices.Sorted(maps.Keys(moeConfigs)), ", "))
+	return MoEConfig{}, fmt.Errorf("unknown model %q: the models are %s", name, strings.Join(MoENames(), ", "))
+}
+
+// MoENames lists the models known by name, the smallest first.
+func MoENames() []string {
+	return slices.SortedFunc(maps.Keys(moeConfigs), func(a, b string) int { return moeConfigs[a].Width - moeConfigs[b].Width })
 }
 
 // Validate says what is wrong with c, if anything.

@@ -72,7 +72,7 @@ func (l *MoELayer) forward(x *tensor.Tensor, i int, around Around) (y, balance *
 	defer flat.Release()
 	probs := then(l.Gate.Forward(flat), tensor.Softmax)
 	defer probs.Release()
-	r := l.route(probs)
+	r := l.route(probs, l.groups(x))
 	all := around.run(i, flat, func(h *tensor.Tensor) *tensor.Tensor { return l.experts(h, r.rows) })
 	defer all.Release()
 	out := l.combine(all, probs, r)
@@ -80,17 +80,26 @@ func (l *MoELayer) forward(x *tensor.Tensor, i int, around Around) (y, balance *
 	return tensor.Reshape(out, x.Shape()...), l.balance(probs, r.load)
 }
 
+// groups is how many parts of x, [..., T, width], are routed by themselves:
+// its sequences where capacity is limited, else all is one.
+func (l *MoELayer) groups(x *tensor.Tensor) int {
+	if dims := len(x.Shape()); l.config.Capacity > 0 && dims > 2 {
+		return x.Len() / (x.Dim(dims-2) * l.config.Width)
+	}
+	return 1
+}
+
 // route waits for the probabilities: how many rows each expert computes is a
 // number of the program's.
-func (l *MoELayer) route(probs *tensor.Tensor) routing {
+func (l *MoELayer) route(probs *tensor.Tensor, groups int) routing {
 	c, tokens, capacity := l.config, probs.Dim(0), 0
 	if c.Capacity > 0 {
-		capacity = int(math.Ceil(c.Capacity * float64(tokens*c.TopK) / float64(c.Experts)))
+		capacity = int(math.Ceil(c.Capacity * float64(tokens/groups*c.TopK) / float64(c.Experts)))
 	}
 	if probs.Runtime().Holds() {
-		return route(probs.Float32s(), c.Experts, c.TopK, capacity)
+		return routeGroups(probs.Float32s(), groups, c.Experts, c.TopK, capacity)
 	}
-	return route(balanced(tokens, c.Experts, c.TopK), c.Experts, c.TopK, capacity)
+	return routeGroups(balanced(tokens, c.Experts, c.TopK), groups, c.Experts, c.TopK, capacity)
 }
 
 // experts gives the results of all experts, one after the other.
@@ -148,17 +157,22 @@ func (l *MoELayer) weights(probs *tensor.Tensor, r routing) *tensor.Tensor {
 	return tensor.Mul(weights, kept)
 }
 
-// balance is the layer's balancing loss; the load has no gradient.
+// balance is the layer's balancing loss, the mean over the groups; the load,
+// of the experts of each group, has no gradient.
 func (l *MoELayer) balance(probs *tensor.Tensor, load []float32) *tensor.Tensor {
-	mean := tensor.Mean(probs, 0)
+	experts := l.config.Experts
+	groups := len(load) / experts
+	each := tensor.Reshape(probs, groups, -1, experts)
+	defer each.Release()
+	mean := tensor.Mean(each, 1)
 	defer mean.Release()
-	f := probs.Runtime().FromFloat32s(unnamed, load, 1, len(load))
+	f := probs.Runtime().FromFloat32s(unnamed, load, groups, 1, experts)
 	defer f.Release()
 	products := tensor.Mul(mean, f)
 	defer products.Release()
 	sum := tensor.Sum(products)
 	defer sum.Release()
-	return tensor.Scale(sum, float32(len(load)))
+	return tensor.Scale(sum, float32(experts)/float32(groups))
 }
 
 // unnamed is the purpose of a routing's tables in the record of memory: other.

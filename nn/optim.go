@@ -7,7 +7,8 @@ import "github.com/headroom-go/headroom/tensor"
 // has the memory that it needs. It is used from one goroutine at a time.
 type Optimizer struct {
 	Rule  Rule
-	Steps int // done so far
+	Steps int                     // done so far
+	Decay func(p *Parameter) bool // whether weight decay is for p; nil: it is for all
 
 	params []*Parameter
 	states [][]*tensor.Tensor // for each parameter, in the order of Rule.states
@@ -21,6 +22,8 @@ type Rule interface {
 	states() []string
 	// update changes p by its gradient, multiplied by u.scale.
 	update(p *tensor.Tensor, states []*tensor.Tensor, u step)
+	// withoutDecay is the rule with a weight decay of 0.
+	withoutDecay() Rule
 }
 
 // step is what all parameters have in common in one step.
@@ -46,10 +49,23 @@ func (o *Optimizer) Step(lr float64, scale *tensor.Tensor) {
 	o.Steps++
 	for i, p := range o.params {
 		if p.Grad() != nil {
-			o.Rule.update(p.Tensor, o.states[i], step{lr, o.Steps, scale})
+			o.rule(p).update(p.Tensor, o.states[i], step{lr, o.Steps, scale})
 		}
 	}
 }
+
+// rule is the one for p.
+func (o *Optimizer) rule(p *Parameter) Rule {
+	if o.Decay != nil && !o.Decay(p) {
+		return o.Rule.withoutDecay()
+	}
+	return o.Rule
+}
+
+// DecaysMatrices is the usual choice for Optimizer.Decay: what has one
+// dimension, the weights and biases of normalisations and the biases of
+// layers, is left out.
+func DecaysMatrices(p *Parameter) bool { return len(p.Shape()) > 1 }
 
 // State gives what the rule keeps under the names that it has in state files;
 // the number of steps is the caller's to keep.

@@ -99,3 +99,33 @@ func setGrad(rt *tensor.Runtime, p *nn.Parameter, g []float32) {
 func stateBytes(rt *tensor.Runtime) uint64 {
 	return rt.Allocator().Stats().ByPurpose[trace.OptimizerState].Live
 }
+
+// TestDecay leaves a bias out of weight decay: with a gradient of 0, only the
+// matrix shrinks, under every rule.
+func TestDecay(t *testing.T) {
+	for _, rule := range []nn.Rule{
+		nn.SGDOptions{Momentum: 0.9, WeightDecay: 0.1}, nn.AdamOptions{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1},
+		nn.AdamWOptions{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1}, nn.AdagradOptions{Eps: 1e-8, WeightDecay: 0.1},
+		nn.RMSPropOptions{Alpha: 0.9, Eps: 1e-8, WeightDecay: 0.1},
+	} {
+		rt := runtime(t)
+		b := nn.NewBuilder(rt, 1)
+		ps := []*nn.Parameter{b.Constant("weight", 1, 2, 2), b.Constant("bias", 1, 2)}
+		opt := nn.NewOptimizer(ps, rule)
+		opt.Decay = nn.DecaysMatrices
+		for _, p := range ps {
+			sum := tensor.Sum(p.Tensor)
+			sum.Backward(0)
+			sum.Release()
+		}
+		opt.Step(0.1, nil)
+		if w, bias := ps[0].Float32s()[0], ps[1].Float32s()[0]; w >= 1 || bias != 1 {
+			t.Errorf("%T: weight %v and bias %v after a step", rule, w, bias)
+		}
+		for _, p := range ps {
+			p.ZeroGrad()
+			p.Release()
+		}
+		opt.Release()
+	}
+}

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,15 +17,21 @@ type ResNetConfig struct {
 	Width      int    `json:"width"`        // channels of the first stage; each next has twice as many
 	Channels   int    `json:"num_channels"` // of the images
 	Classes    int    `json:"num_classes"`
+
+	// SmallImages begins with a 3×3 convolution that keeps the size, and no
+	// pooling, as the authors do for CIFAR-10 (§4.2).
+	SmallImages bool `json:"small_images,omitempty"`
 }
 
-// resNetConfigs are the models known by name, for colour images and 1000 classes.
+// resNetConfigs are the models known by name, for colour images and 1000
+// classes; resnet-mini is for grey ones of 28×28 and 10.
 var resNetConfigs = map[string]ResNetConfig{
-	"resnet18":  {false, [4]int{2, 2, 2, 2}, 64, 3, 1000},
-	"resnet34":  {false, [4]int{3, 4, 6, 3}, 64, 3, 1000},
-	"resnet50":  {true, [4]int{3, 4, 6, 3}, 64, 3, 1000},
-	"resnet101": {true, [4]int{3, 4, 23, 3}, 64, 3, 1000},
-	"resnet152": {true, [4]int{3, 8, 36, 3}, 64, 3, 1000},
+	"resnet-mini": {false, [4]int{1, 1, 1, 1}, 16, 1, 10, true},
+	"resnet18":    {false, [4]int{2, 2, 2, 2}, 64, 3, 1000, false},
+	"resnet34":    {false, [4]int{3, 4, 6, 3}, 64, 3, 1000, false},
+	"resnet50":    {true, [4]int{3, 4, 6, 3}, 64, 3, 1000, false},
+	"resnet101":   {true, [4]int{3, 4, 23, 3}, 64, 3, 1000, false},
+	"resnet152":   {true, [4]int{3, 8, 36, 3}, 64, 3, 1000, false},
 }
 
 // LookupResNet gives the configuration of a model known by name.
@@ -32,8 +39,18 @@ func LookupResNet(name string) (ResNetConfig, error) {
 	if c, ok := resNetConfigs[name]; ok {
 		return c, nil
 	}
-	return ResNetConfig{}, fmt.Errorf("unknown model %q: the models are %s", name, strings.Join(slices.Sorted(maps.Keys(resNetConfigs)), ", "))
+	return ResNetConfig{}, fmt.Errorf("unknown model %q: the models are %s", name, strings.Join(ResNetNames(), ", "))
 }
+
+// ResNetNames lists the models known by name, the smallest first.
+func ResNetNames() []string {
+	return slices.SortedFunc(maps.Keys(resNetConfigs), func(a, b string) int {
+		return cmp.Or(resNetConfigs[a].Blocks()-resNetConfigs[b].Blocks(), strings.Compare(a, b))
+	})
+}
+
+// Blocks is the number of blocks of all stages.
+func (c ResNetConfig) Blocks() int { return c.Layers[0] + c.Layers[1] + c.Layers[2] + c.Layers[3] }
 
 // Validate says what is wrong with c, if anything.
 func (c ResNetConfig) Validate() error {
@@ -85,7 +102,12 @@ type ResNetBlock struct {
 // training mode.
 func NewResNet(rt *tensor.Runtime, c ResNetConfig, seed uint64) *ResNet {
 	b := NewBuilder(rt, seed)
-	r := &ResNet{Config: c, Hooks: b.Hooks, Mode: b.Mode, Stem: b.convNorm("conv1", "bn1", c.Channels, c.Width, 7, 2)}
+	r := &ResNet{Config: c, Hooks: b.Hooks, Mode: b.Mode}
+	if c.SmallImages {
+		r.Stem = b.convNorm("conv1", "bn1", c.Channels, c.Width, 3, 1)
+	} else {
+		r.Stem = b.convNorm("conv1", "bn1", c.Channels, c.Width, 7, 2)
+	}
 	in := c.Width
 	for stage, blocks := range c.Layers {
 		inner := c.Width << stage
@@ -181,9 +203,12 @@ func (c *ConvNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
 
 // Forward gives the logits, [B, classes], of images, float32 [B, channels, H, W].
 func (r *ResNet) Forward(images *tensor.Tensor) *tensor.Tensor {
-	x := then(then(r.Stem.Forward(images), tensor.Relu), func(x *tensor.Tensor) *tensor.Tensor {
-		return tensor.MaxPool2D(x, tensor.PoolParams{Kernel: 3, Stride: 2, Padding: 1})
-	})
+	x := then(r.Stem.Forward(images), tensor.Relu)
+	if !r.Config.SmallImages {
+		x = then(x, func(x *tensor.Tensor) *tensor.Tensor {
+			return tensor.MaxPool2D(x, tensor.PoolParams{Kernel: 3, Stride: 2, Padding: 1})
+		})
+	}
 	for i, b := range r.Blocks {
 		y := r.Around.run(i, x, b.Forward)
 		x.Release()

@@ -17,7 +17,33 @@ type routing struct {
 	choice []int32
 	found  []int32
 	kept   []float32 // 1 for each place, 0 where its expert had no room left
-	load   []float32 // of each expert, its places (with or without room) per token
+	load   []float32 // of each expert, its places (with or without room) per token; group after group
+}
+
+// routeGroups routes equal parts of the tokens, each by itself. The rows of an
+// expert are those of all groups, one after the other; more than one group
+// needs a capacity.
+func routeGroups(probs []float32, groups, experts, k, capacity int) routing {
+	if groups == 1 {
+		return route(probs, experts, k, capacity)
+	}
+	all := routing{rows: make([][]int32, experts)}
+	tokens := len(probs) / experts / groups
+	for g := range groups {
+		r := route(probs[g*tokens*experts:(g+1)*tokens*experts], experts, k, capacity)
+		for e, rows := range r.rows {
+			for _, t := range rows {
+				all.rows[e] = append(all.rows[e], t+int32(g*tokens))
+			}
+		}
+		for p, row := range r.found {
+			e, within := int(row)/capacity, int(row)%capacity
+			all.choice = append(all.choice, r.choice[p]+int32(g*tokens*experts))
+			all.found = append(all.found, int32((e*groups+g)*capacity+within))
+		}
+		all.kept, all.load = append(all.kept, r.kept...), append(all.load, r.load...)
+	}
+	return all
 }
 
 // route gives each token, a row of probabilities of the experts, its k most

@@ -2,6 +2,7 @@ package nn
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -52,6 +53,42 @@ func checkRouting(t *testing.T, r routing, probs []float32, experts, k, capacity
 	for e, n := range chosen {
 		if r.load[e] != float32(n)/float32(tokens) {
 			t.Fatalf("load of expert %d is %v, want %d/%d", e, r.load[e], n, tokens)
+		}
+	}
+}
+
+// TestRouteGroups: tokens of a group choose and find what they would if the
+// group were alone.
+func TestRouteGroups(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 0))
+	for range 200 {
+		groups, tokens, experts := 2+r.IntN(3), 1+r.IntN(9), 1+r.IntN(5)
+		k, capacity := 1+r.IntN(experts), 1+r.IntN(5)
+		probs := make([]float32, groups*tokens*experts)
+		for i := range probs {
+			probs[i] = r.Float32()
+		}
+		all := routeGroups(probs, groups, experts, k, capacity)
+		var results []int32
+		for _, rows := range all.rows {
+			results = append(results, rows...)
+		}
+		for g := range groups {
+			one := route(probs[g*tokens*experts:(g+1)*tokens*experts], experts, k, capacity)
+			for p := range one.choice {
+				at := g*tokens*k + p
+				token, e := all.choice[at]/int32(experts), int(all.choice[at])%experts
+				kept := all.kept[at]
+				if int(token) != g*tokens+p/k || e != int(one.choice[p])%experts || kept != one.kept[p] {
+					t.Fatalf("place %d of group %d: token %d, expert %d, kept %v", p, g, token, e, kept)
+				}
+				if kept == 1 && (results[all.found[at]] != token || owner(all.rows, all.found[at]) != e) {
+					t.Fatalf("place %d of group %d finds the result of another", p, g)
+				}
+			}
+			if !slices.Equal(all.load[g*experts:(g+1)*experts], one.load) {
+				t.Fatalf("group %d has load %v, want %v", g, all.load[g*experts:(g+1)*experts], one.load)
+			}
 		}
 	}
 }

@@ -63,3 +63,9 @@ func adamStates(amsgrad bool) []string {
 
 func (o AdagradOptions) states() []string { return []string{"sum"} }
 func (o RMSPropOptions) states() []string { return []string{"square_avg", "momentum_buffer"} }
+
+func (o SGDOptions) withoutDecay() Rule     { o.WeightDecay = 0; return o }
+func (o AdamOptions) withoutDecay() Rule    { o.WeightDecay = 0; return o }
+func (o AdamWOptions) withoutDecay() Rule   { o.WeightDecay = 0; return o }
+func (o AdagradOptions) withoutDecay() Rule { o.WeightDecay = 0; return o }
+func (o RMSPropOptions) withoutDecay() Rule { o.WeightDecay = 0; return o }

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
 	"slices"
@@ -19,6 +20,22 @@ func SaveState(path string, metadata map[string]string, params []*Parameter) err
 		entries[i] = safetensors.Entry{Name: p.Name, DType: safetensors.F32, Shape: p.Shape(), Data: p.writeTo}
 	}
 	return safetensors.WriteFile(path, metadata, entries)
+}
+
+// Export writes the state of a module for other programs. Beside the running
+// statistics of each normalisation it puts num_batches_tracked, the steps that
+// made them, as torchvision's files have it; LoadState passes over it.
+func Export(path string, m Module, steps int) error {
+	params := unique(State(m))
+	var entries []safetensors.Entry
+	for _, p := range params {
+		entries = append(entries, safetensors.Entry{Name: p.Name, DType: safetensors.F32, Shape: p.Shape(), Data: p.writeTo})
+		if layer, ok := strings.CutSuffix(p.Name, ".running_var"); ok {
+			entries = append(entries, safetensors.Entry{Name: layer + ".num_batches_tracked", DType: safetensors.I64, Shape: []int{},
+				Data: safetensors.Bytes(binary.LittleEndian.AppendUint64(nil, uint64(steps)))})
+		}
+	}
+	return safetensors.WriteFile(path, map[string]string{"format": "pt"}, entries)
 }
 
 // writeTo writes the parameter's elements, little-endian.

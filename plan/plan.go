@@ -50,7 +50,7 @@ type TooSmallError struct {
 }
 
 func (e *TooSmallError) Error() string {
-	return fmt.Sprintf("model %s does not fit %s with any strategy: it needs at least %s (%s); give it a larger device, a smaller model, or shorter sequences",
+	return fmt.Sprintf("model %s does not fit %s with any strategy: it needs at least %s (%s); give it a larger device, a smaller model, a smaller batch, or shorter sequences",
 		e.Model, size.Format(e.BudgetBytes), size.Format(e.LeastBytes), e.Strategy)
 }
 
@@ -111,12 +111,31 @@ func run(dev device.Device, c train.Config, s train.Strategy, begin func()) (pea
 	if err != nil {
 		return 0, 0, err
 	}
-	batch := make([]int32, c.Batch*c.Seq)
+	batch := c.NewBatch()
+	for evaluations := range 3 { // what one changes shows in the steps after it, and in the next
+		if evaluations > 0 {
+			if !c.Test {
+				break
+			}
+			if _, err := t.Evaluate(blank{s.MicroBatch}); err != nil {
+				return 0, 0, errors.Join(err, t.Close())
+			}
+		}
+		if err := repeat(t, batch, begin); err != nil {
+			return 0, 0, errors.Join(err, t.Close())
+		}
+	}
+	stats := t.Memory().Stats()
+	return stats.PeakLive, stats.PeakReserved, t.Close()
+}
+
+// repeat steps until memory is laid out as at the start of an earlier step.
+func repeat(t *train.Trainer, batch []any, begin func()) error {
 	seen := map[[sha256.Size]byte]bool{}
 	for range maxTrialSteps {
 		begin()
-		if _, err := t.Step(batch, batch); err != nil {
-			return 0, 0, errors.Join(err, t.Close())
+		if _, err := t.Step(batch...); err != nil {
+			return err
 		}
 		at := layout(t.Memory())
 		if seen[at] {
@@ -124,9 +143,14 @@ func run(dev device.Device, c train.Config, s train.Strategy, begin func()) (pea
 		}
 		seen[at] = true
 	}
-	stats := t.Memory().Stats()
-	return stats.PeakLive, stats.PeakReserved, t.Close()
+	return nil
 }
+
+// blank is a set of so many samples of zeros.
+type blank struct{ n int }
+
+func (b blank) Len() int                 { return b.n }
+func (b blank) Sample(int, ...any) error { return nil }
 
 // layout is a digest of how memory is divided.
 func layout(mem *alloc.Allocator) (digest [sha256.Size]byte) {
@@ -157,7 +181,7 @@ func Search(ctx context.Context, info device.Info, c train.Config) (*Plan, error
 	if p.Plain, err = Try(info, unlimited, c, c.Plain()); err != nil {
 		return nil, err
 	}
-	for _, micro := range divisors(c.Batch) {
+	for _, micro := range microBatches(c) {
 		fits, err := p.recompute(ctx, info, c, micro)
 		if err != nil {
 			return nil, err
@@ -187,7 +211,7 @@ func (p *Plan) recompute(ctx context.Context, info device.Info, c train.Config, 
 	if ok, err := fits(0); ok || err != nil {
 		return 0, err
 	}
-	lo, hi := 1, c.GPT2.Layers+1
+	lo, hi := 1, c.Blocks()+1
 	for lo < hi {
 		mid := (lo + hi) / 2
 		ok, err := fits(mid)
@@ -200,7 +224,7 @@ func (p *Plan) recompute(ctx context.Context, info device.Info, c train.Config, 
 			lo = mid + 1
 		}
 	}
-	if lo > c.GPT2.Layers {
+	if lo > c.Blocks() {
 		return -1, nil
 	}
 	return lo, nil
@@ -218,7 +242,8 @@ func (p *Plan) choose() bool {
 
 // tooSmall measures what the thriftiest strategy needs.
 func (p *Plan) tooSmall(info device.Info, c train.Config) error {
-	s := train.Strategy{MicroBatch: 1, Recompute: c.GPT2.Layers}
+	least := microBatches(c)
+	s := train.Strategy{MicroBatch: least[len(least)-1], Recompute: c.Blocks()}
 	t, err := Try(info, unlimited, c, s)
 	if err != nil {
 		return err
@@ -226,10 +251,14 @@ func (p *Plan) tooSmall(info device.Info, c train.Config) error {
 	return &TooSmallError{c.Model, info.Capacity, t.ReservedBytes, t.Description}
 }
 
-// divisors lists the divisors of n, the greatest first.
-func divisors(n int) []int {
+// microBatches lists the sizes of micro-batches for a step of c, the greatest
+// first.
+func microBatches(c train.Config) []int {
 	var ds []int
-	for d := n; d > 0; d-- {
+	if !c.Divisible() {
+		return []int{c.Batch}
+	}
+	for n, d := c.Batch, c.Batch; d > 0; d-- {
 		if n%d == 0 {
 			ds = append(ds, d)
 		}

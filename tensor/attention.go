@@ -34,6 +34,9 @@ func AttentionWith(q, k, v *Tensor, o AttentionOptions) *Tensor {
 	rt := q.rt
 	defer rt.lower(&q, &k, &v)()
 	n := rt.node("attention", q, k, v)
+	n.remake(func(in []*Tensor) *Tensor {
+		return AttentionWith(in[0], in[1], in[2], AttentionOptions{o.Causal, in[3], o.Dropout})
+	}, q, k, v, o.KeyMask)
 	var saves [3]*saved
 	if n != nil {
 		saves = [3]*saved{n.save(q), n.save(k), n.save(v)}
@@ -79,6 +82,9 @@ func SelfAttentionWith(qkv *Tensor, heads int, o AttentionOptions) *Tensor {
 	rt, B, T, C := qkv.rt, qkv.shape[0], qkv.shape[1], qkv.shape[2]/3
 	defer rt.lower(&qkv)()
 	n := rt.node("self_attention", qkv)
+	n.remake(func(in []*Tensor) *Tensor {
+		return SelfAttentionWith(in[0], heads, AttentionOptions{o.Causal, in[1], o.Dropout})
+	}, qkv, o.KeyMask)
 	var sq *saved
 	if n != nil {
 		sq = n.save(qkv)
@@ -141,7 +147,7 @@ func attend(n *node, y *Tensor, a kernel.Attention, mask *Tensor) *attended {
 	kernel.AttentionForward(rt.stream, a)
 	r := &attended{rt: rt, a: a}
 	if n != nil {
-		r.out, r.lse = n.save(y), n.save(lse)
+		r.out, r.lse = n.saveResult(y), n.save(lse)
 		if mask != nil {
 			r.mask = n.save(mask)
 		}

@@ -110,6 +110,15 @@ func (rt *Runtime) wide(x *Tensor) DType {
 	return x.dtype
 }
 
+// narrowed is x as a normalisation reads and saves it: under bfloat16 a float32
+// one has 16 bits, so that what is made again from them is the same as before.
+func (rt *Runtime) narrowed(x *Tensor) *Tensor {
+	if rt.casts.to == BFloat16 && x.dtype == Float32 {
+		return x.To(BFloat16)
+	}
+	return x.Retain()
+}
+
 // promote is the type of what other operations make of ts, of which some may
 // be nil: theirs if they have one in common, otherwise float32.
 func promote(ts ...*Tensor) DType {
@@ -137,7 +146,9 @@ func (t *Tensor) To(d DType) *Tensor {
 		fail("To %s of %v: both must be floating-point types", d, t)
 	}
 	n := t.rt.node("to", t)
-	if n != nil && t.rt.byRecipe(t) {
+	if !t.rt.byRecipe(t) {
+		n.remake(func(in []*Tensor) *Tensor { return in[0].converted(d) }, t)
+	} else if n != nil {
 		s := n.save(t)
 		n.again = func() *Tensor { return with(s.get(), func(t *Tensor) *Tensor { return t.converted(d) }) }
 	}

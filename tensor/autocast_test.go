@@ -475,3 +475,50 @@ func trainInHalf(t *testing.T, f func(x, y *tensor.Tensor) *tensor.Tensor) {
 		release(a, b, out, wide, square, loss, x, y)
 	}
 }
+
+// TestAutocastUnderSchedules compares loss and gradients under autocast, bit
+// for bit, with those under random schedules, which make values again and
+// fetch them: of parameters, whose casts are kept, and of other leaves.
+func TestAutocastUnderSchedules(t *testing.T) {
+	for _, parameter := range []bool{false, true} {
+		rt := runtime(t)
+		p, index := parameters(rt)
+		for i := 0; parameter && i < len(p); i++ {
+			w := rt.Parameter(p[i].Shape()...)
+			w.Set(p[i].Float32s())
+			p[i].Release()
+			p[i] = w
+		}
+		store := useStore(t, rt)
+		gradients := func() (all [][]float32) {
+			var loss *tensor.Tensor
+			rt.Autocast(tensor.BFloat16, func() { loss = program(rt, p, index) })
+			loss.Backward(1)
+			all = append(all, loss.Float32s())
+			loss.Release()
+			for _, w := range p {
+				all = append(all, w.Grad().Float32s())
+				w.ZeroGrad()
+			}
+			return all
+		}
+		want := gradients()
+		rec := rt.Record(nil, func() {
+			if !same(gradients(), want) {
+				t.Error("recording changed the gradients")
+			}
+		})
+		for seed := range uint64(60) {
+			s := randomSchedule(rand.New(rand.NewPCG(seed, 9)), rec)
+			rt.Follow(s, func() {
+				if !same(gradients(), want) {
+					t.Fatalf("seed %d: gradients differ under %+v", seed, s)
+				}
+			})
+		}
+		if store.live != 0 || store.taken == 0 {
+			t.Errorf("%d of %d pieces of the store were not given back", store.live, store.taken)
+		}
+		release(append(p, index)...)
+	}
+}

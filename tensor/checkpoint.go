@@ -19,7 +19,7 @@ func Checkpoint(x *Tensor, f func(*Tensor) *Tensor) *Tensor {
 		return f(x)
 	}
 	c := &checkpoint{rt: rt, f: f, draws: rt.draws, seed: rt.seed, cast: rt.casts.to, needsGrad: x.NeedsGrad(), source: x.node}
-	c.input = (&node{name: "checkpoint"}).save(x)
+	c.input = keepInput(x)
 	var y *Tensor
 	rt.WithSaver(c, func() { y = f(x) })
 	c.whole = true
@@ -27,6 +27,20 @@ func Checkpoint(x *Tensor, f func(*Tensor) *Tensor) *Tensor {
 		c.input.drop()
 	}
 	return y
+}
+
+// keepInput keeps x itself and not the recipe for it: that may need values of
+// the part before, whose second run asks for its own input, and so on to the
+// first part, so that all parts would be held at once.
+func keepInput(x *Tensor) *saved {
+	s, mark := &saved{by: "checkpoint", st: x.st, version: x.st.version}, x.rt.Mark()
+	if saver := x.rt.saver; saver != nil && !x.st.persistent {
+		s.packed = saver.Pack(x)
+	} else {
+		s.plain = x.Detach()
+	}
+	x.rt.hold(mark)
+	return s
 }
 
 // checkpoint is the Saver of one Checkpoint: in the first run it counts the
@@ -98,6 +112,7 @@ type enough struct{ c *checkpoint }
 // run is the second run.
 func (c *checkpoint) run() {
 	rt := c.rt
+	defer rt.endRanges(rt.begin(Range{Kind: SecondRun, Name: "second run"}))
 	x := c.input.take()
 	if c.needsGrad {
 		x.RequireGrad()
@@ -126,17 +141,20 @@ func (c *checkpoint) keepOnly(m Mark) {
 	for _, v := range c.values {
 		if v.value != nil {
 			c.rt.link(v.value)
+			v.value.held = true
 		}
 	}
 }
 
 // untilEnough runs f and returns nil when it was stopped.
 func (c *checkpoint) untilEnough(x *Tensor) (y *Tensor) {
+	open := c.rt.ranges
 	defer func() {
 		if r := recover(); r != nil {
 			if e, ok := r.(enough); !ok || e.c != c {
 				panic(r)
 			}
+			c.rt.endRanges(open)
 			c.rt.dropUnbound()
 		}
 	}()

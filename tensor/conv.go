@@ -18,6 +18,7 @@ func Conv2D(x, w, bias *Tensor, p ConvParams) *Tensor {
 	rt, k := x.rt, convOf(x, w, bias, p)
 	defer rt.lower(&x, &w)()
 	n := rt.node("conv2d", x, w, bias)
+	n.remake(func(in []*Tensor) *Tensor { return Conv2D(in[0], in[1], in[2], p) }, x, w, bias)
 	var sx, sw *saved
 	if n != nil {
 		sx, sw = n.saveIf(n.wants(1), x), n.saveIf(n.wants(0), w)

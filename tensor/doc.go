@@ -12,7 +12,8 @@
 //
 // The runtime knows all handles that are not released, in the order of their
 // creation. So a step that fails gives back all it made (Mark, Rewind), and a
-// test finds what was forgotten (Live).
+// test finds what was forgotten (Live). Scope releases for a function what it
+// made and does not return.
 //
 // # The tape
 //
@@ -20,7 +21,8 @@
 // its inputs' gradients, what backward needs (saved values), and a function.
 // Nodes are numbered; backward runs them from the highest number down, so
 // that a node runs when all who used its result have run. Then its saved
-// values go, at once. A node is held by its result's handles and by the nodes
+// values go, at once, unless the graph is kept for another backward
+// (BackwardRetain). A node is held by its result's handles and by the nodes
 // that use it; a result that nobody needs takes its whole past with it.
 //
 // Gradients are written where they are to be: the first user of a value
@@ -30,14 +32,16 @@
 //
 // # What is saved
 //
-// A value is saved in one of three ways:
+// A value is saved in one of four ways:
 //
 //   - as a handle, which is the plain case;
 //   - by its recipe: results of normalisations, GELU, ReLU and SiLU are cheap to
 //     make again from what their own node saves, so that a consumer saves the
 //     node instead of the value, and nothing is kept twice;
-//   - packed by the Saver in force, the one hook for recompute (Checkpoint),
-//     offload and low precision.
+//   - packed by the Saver in force, a hook for programs (Checkpoint is one);
+//   - under a Schedule, by the home of its storage, which keeps it, makes it again
+//     or fetches it from outside the device, as a planner has chosen from a
+//     Record of the program (wait.go).
 //
 // A saved value remembers its storage's version. An operation in place
 // between save and use is found and named.
@@ -61,15 +65,21 @@
 //     LayerNorm, RMSNorm, CrossEntropy, MSE and BCEWithLogits give float32. They
 //     read 16-bit operands as they are, which is the same as casting them
 //     first, and save them as they are. LayerNorm and RMSNorm under bfloat16
-//     save a float32 x rounded to bfloat16 (its range is the same): backward
-//     then sees x with an error of 2⁻⁹, as it sees all else. Under float16, whose
-//     range a sum of many layers may leave, they save x itself.
+//     read and save a float32 x rounded to bfloat16 (its range is the same),
+//     which has an error of 2⁻⁹ as their results have for the product that
+//     follows. Under float16, whose range a sum of many layers may leave, they
+//     take x itself.
 //   - All others compute in the type of their operands: Gelu, Relu, Dropout,
 //     BatchNorm and Add of 16-bit values give and save 16-bit values.
 //
 // The families are those of PyTorch's autocast. The gradient of a value has the
 // value's type. Autocast is a property of forward; backward and the second run
 // of a checkpoint follow from what was on there.
+//
+// # Looking inside
+//
+// An Observer is told of every operation, its backward, and the program's own
+// parts (Range) as ranges that nest.
 //
 // # Errors
 //

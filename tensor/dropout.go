@@ -17,7 +17,9 @@ func Dropout(x *Tensor, p float32) *Tensor {
 		return x.Retain()
 	}
 	rt := x.rt
-	n, seed := rt.node("dropout", x), rt.draw()
+	n := rt.node("dropout", x)
+	n.remake(func(in []*Tensor) *Tensor { return Dropout(in[0], p) }, x)
+	seed := rt.draw()
 	d := x.contiguous()
 	defer d.Release()
 	y := rt.Empty(x.dtype, trace.Activation, x.shape...)

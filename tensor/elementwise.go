@@ -7,12 +7,46 @@ import (
 	"github.com/headroom-go/headroom/trace"
 )
 
-// Add is a + b, broadcast. Nothing is saved.
+// Add is a + b, broadcast. Nothing is saved; where both can be made again, as
+// those of a residual network can, so can their sum.
 func Add(a, b *Tensor) *Tensor {
-	return binary("add", kernel.Add, a, b, func(n *node, g *Tensor) {
+	return binarySaving("add", kernel.Add, a, b, func(n *node) { n.sumAgain(a, b) }, func(n *node, g *Tensor) {
 		n.sumTo(0, g)
 		n.sumTo(1, g)
 	})
+}
+
+// mostSums bounds the sums that are made again for one another: each such step
+// is a pass or two over memory for every reader.
+const mostSums = 2
+
+// sumAgain lets n, a sum, be made again from operands that are made again
+// themselves, and so cost no memory.
+func (n *node) sumAgain(a, b *Tensor) {
+	rt := a.rt
+	if !rt.byRecipe(a) || !rt.byRecipe(b) || max(a.node.sums(), b.node.sums()) >= mostSums {
+		return
+	}
+	sa, sb := n.save(a), n.save(b)
+	n.again = func() *Tensor {
+		return with(sa.get(), func(a *Tensor) *Tensor {
+			return with(sb.get(), func(b *Tensor) *Tensor { return plain(kernel.Add, a, b) })
+		})
+	}
+}
+
+// sums is the number of sums, one made from the other, that making n's result
+// again takes.
+func (n *node) sums() (most int) {
+	for _, s := range n.saved {
+		if s.recipe != nil {
+			most = max(most, s.recipe.sums())
+		}
+	}
+	if n.again != nil && n.name == "add" {
+		most++
+	}
+	return most
 }
 
 // Sub is a − b, broadcast. Nothing is saved.
@@ -61,6 +95,7 @@ func Div(a, b *Tensor) *Tensor {
 func Scale(x *Tensor, factor float32) *Tensor {
 	rt := x.rt
 	n := rt.node("scale", x)
+	n.remake(func(in []*Tensor) *Tensor { return Scale(in[0], factor) }, x)
 	d := x.contiguous()
 	defer d.Release()
 	out := rt.Empty(x.dtype, trace.Activation, x.shape...)
@@ -97,6 +132,7 @@ func binarySaving(name string, op kernel.BinaryOp, a, b *Tensor, save func(n *no
 	if n != nil {
 		save(n)
 	}
+	n.remake(func(in []*Tensor) *Tensor { return plain(op, in[0], in[1]) }, a, b)
 	return n.bind(plain(op, a, b), func(g *Tensor) { back(n, g) })
 }
 
@@ -161,11 +197,13 @@ func recorded(name string, op kernel.UnaryOp, cheap bool, x *Tensor) *Tensor {
 		t = x.rt.wide(x)
 	}
 	if n == nil {
-		return unaryTo(t, op, x)
+		return n.bind(unaryTo(t, op, x), nil)
 	}
 	s := n.save(x)
 	if cheap {
 		n.again = func() *Tensor { return unaryOver(op, s.get()) }
+	} else {
+		n.remake(func(in []*Tensor) *Tensor { return unaryTo(t, op, in[0]) }, x)
 	}
 	return n.bindUnary(op, s, unaryTo(t, op, x))
 }
@@ -211,7 +249,7 @@ func ReluOver(x *Tensor) *Tensor {
 	n := x.rt.node("relu", x)
 	kernel.Unary(x.rt.stream, kernel.Relu, x.Len(), x.ptr(), x.ptr())
 	if n == nil {
-		return x.Detach()
+		return n.bind(x.Detach(), nil)
 	}
 	s := n.save(x)
 	n.again = func() *Tensor { return unaryOver(kernel.Relu, s.get()) }
@@ -245,6 +283,7 @@ func RSqrt(x *Tensor) *Tensor { return recorded("rsqrt", kernel.RSqrt, false, x)
 func Clamp(x *Tensor, least, most float32) *Tensor {
 	rt := x.rt
 	n := rt.node("clamp", x)
+	n.remake(func(in []*Tensor) *Tensor { return Clamp(in[0], least, most) }, x)
 	var s *saved
 	if n != nil {
 		s = n.save(x)

@@ -9,7 +9,7 @@ import (
 type Kept struct {
 	Op     string // operation that saved it
 	Node   uint64 // number of the operation, in the order of the program
-	Shape  []int  // nil where a Saver has it
+	Shape  []int  // nil where a Saver has it, or where it is always made again
 	Bytes  uint64 // of the memory that it alone keeps; 0 where that is counted in another line, or does not exist
 	How    HowKept
 	Recipe string // operation that makes the value again; empty unless How is Remade
@@ -24,6 +24,7 @@ const (
 	InSaver HowKept = "packed"    // by a Saver, such as a checkpoint
 	Remade  HowKept = "remade"    // not at all: its operation is run again
 	Param   HowKept = "parameter" // in memory that lives anyway
+	Moved   HowKept = "away"      // in the Store, outside the device
 )
 
 // Kept lists what the graph that made t keeps for backward, in the order of
@@ -47,16 +48,28 @@ func (s *saved) describe(n *node, counted map[*storage]bool) Kept {
 	switch {
 	case s.recipe != nil:
 		k.How, k.Recipe = Remade, s.recipe.name
-	case s.plain != nil:
-		k.How, k.Shape = Saved, s.plain.Shape()
-		if s.st.persistent {
-			k.How = Param
-		} else if !counted[s.st] {
-			k.Bytes = s.st.block.Size()
+	case s.home != nil && s.home.value == nil:
+		k.How, k.Recipe, k.Shape = Remade, s.home.maker.name, s.view.shape
+		if s.home.away != nil {
+			k.How, k.Recipe = Moved, ""
 		}
-		counted[s.st] = true
+	case s.home != nil:
+		k.count(s.home.value, s.view.shape, counted)
+	case s.plain != nil:
+		k.count(s.plain, s.plain.shape, counted)
 	}
 	return k
+}
+
+// count describes a value that t holds.
+func (k *Kept) count(t *Tensor, shape []int, counted map[*storage]bool) {
+	k.How, k.Shape = Saved, shape
+	if t.st.persistent {
+		k.How = Param
+	} else if !counted[t.st] {
+		k.Bytes = t.st.block.Size()
+	}
+	counted[t.st] = true
 }
 
 // graphOf lists the nodes that lead to n, n among them, in their order. Nodes

@@ -56,3 +56,26 @@ func TestChangeInPlaceOfRemadeIsFound(t *testing.T) {
 		t.Errorf("got error %v", err)
 	}
 }
+
+// TestKeptUnderSchedule lists values that were let go and sent away.
+func TestKeptUnderSchedule(t *testing.T) {
+	rt := runtime(t)
+	useStore(t, rt)
+	x := rt.Full(1, 128).RequireGrad()
+	s := &tensor.Schedule{Waits: []tensor.Wait{{Op: "scale", Reads: []int{0}}, {Op: "tanh", Reads: []int{0}, Away: true}, {Op: "exp", Reads: []int{1}}}}
+	rt.Follow(s, func() {
+		y := tensor.Scale(x, 2)
+		z := tensor.Tanh(y)
+		w := tensor.Exp(z)
+		loss := tensor.Sum(tensor.Mul(w, w))
+		var got strings.Builder
+		for _, k := range loss.Kept() {
+			fmt.Fprintln(&got, k.Op, k.How, k.Recipe, k.Shape, k.Bytes)
+		}
+		want := "scale saved  [128] 512\ntanh remade scale [128] 0\nexp away  [128] 0\nmul saved  [128] 512\nmul saved  [128] 0\n"
+		if got.String() != want {
+			t.Errorf("kept\n%s, want\n%s", &got, want)
+		}
+	})
+	rt.Rewind(0)
+}

@@ -48,7 +48,7 @@ func CrossEntropyWith(logits, targets *Tensor, p CrossEntropyParams) *Tensor {
 	loss := rt.Empty(Float32, trace.Activation)
 	kernel.CrossEntropy(rt.stream, rows, cols, loss.ptr(), lse.ptr(), d.ptr(), targets.ptr(), p)
 	if n == nil {
-		return loss
+		return n.bind(loss, nil)
 	}
 	se := n.save(lse)
 	return n.bind(loss, func(g *Tensor) {
@@ -72,6 +72,7 @@ func Embedding(w, index *Tensor) *Tensor {
 	}
 	rt, rows, width := w.rt, w.shape[0], w.shape[1]
 	n := rt.node("embedding", w)
+	n.remake(func(in []*Tensor) *Tensor { return Embedding(in[0], in[1]) }, w, index)
 	var s *saved
 	if n != nil {
 		s = n.save(index)

@@ -12,7 +12,14 @@ import (
 // whose end every handle must be released and every byte given back.
 func runtime(t testing.TB) *tensor.Runtime {
 	t.Helper()
-	dev := devicetest.Open(t, "host:64MiB")
+	return runtimeOn(t, "host:64MiB")
+}
+
+// runtimeOn is runtime on another device, or on the one that the flag -device
+// of the test names.
+func runtimeOn(t testing.TB, spec string) *tensor.Runtime {
+	t.Helper()
+	dev := devicetest.Open(t, spec)
 	mem, err := alloc.New(dev, alloc.Options{})
 	if err != nil {
 		t.Fatal(err)

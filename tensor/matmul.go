@@ -15,6 +15,7 @@ func Linear(x, w, bias *Tensor, transposed bool) *Tensor {
 	rt := x.rt
 	defer rt.lower(&x, &w)()
 	n := rt.node("linear", x, w, bias)
+	n.remake(func(in []*Tensor) *Tensor { return Linear(in[0], in[1], in[2], transposed) }, x, w, bias)
 	var sx, sw *saved
 	if n != nil {
 		sx, sw = n.saveIf(n.wants(1), x), n.saveIf(n.wants(0), w)
@@ -90,6 +91,7 @@ func MatMul(a, b *Tensor) *Tensor {
 	}
 	defer a.rt.lower(&a, &b)()
 	n := a.rt.node("matmul", a, b)
+	n.remake(func(in []*Tensor) *Tensor { return product(in[0], in[1]) }, a, b)
 	var sa, sb *saved
 	if n != nil {
 		sa, sb = n.saveIf(n.wants(1), a), n.saveIf(n.wants(0), b)

@@ -28,8 +28,10 @@ func normalise(name string, x, gamma, beta *Tensor, eps float32) *Tensor {
 	if cols == 0 || !slices.Equal(gamma.shape, []int{cols}) {
 		fail("%s of %v with gamma %v", name, x, gamma)
 	}
+	narrow := rt.narrowed(x)
+	defer narrow.Release()
 	l := &norm{n: rt.node(name, x, gamma, beta), rows: x.Len() / cols, cols: cols}
-	d := x.contiguous()
+	d := narrow.contiguous()
 	defer d.Release()
 	y, rstd := rt.Empty(rt.wide(x), trace.Activation, x.shape...), rt.Empty(Float32, trace.Activation, l.rows)
 	defer rstd.Release()
@@ -40,13 +42,9 @@ func normalise(name string, x, gamma, beta *Tensor, eps float32) *Tensor {
 	}
 	kernel.LayerNorm(rt.stream, l.rows, cols, y.ptr(), address(mean), rstd.ptr(), d.ptr(), gamma.ptr(), address(beta), eps)
 	if l.n == nil {
-		return y
+		return l.n.bind(y, nil)
 	}
-	if rt.casts.to == BFloat16 && x.dtype == Float32 && !rt.byRecipe(x) {
-		x = x.converted(BFloat16)
-		defer x.Release()
-	}
-	for i, t := range []*Tensor{x, mean, rstd, gamma, beta} {
+	for i, t := range []*Tensor{narrow, mean, rstd, gamma, beta} {
 		if t != nil {
 			l.saved[i] = l.n.save(t)
 		}
@@ -152,7 +150,7 @@ func BatchNorm(x, gamma, beta *Tensor, p BatchNormParams) *Tensor {
 	y := rt.Empty(x.dtype, trace.Activation, x.shape...)
 	kernel.BatchNormApply(rt.stream, b.of(d, mean, rstd, gamma, beta), y.ptr())
 	if b.n == nil {
-		return y
+		return b.n.bind(y, nil)
 	}
 	for i, t := range []*Tensor{x, mean, rstd, gamma, beta} {
 		b.saved[i] = b.n.save(t)

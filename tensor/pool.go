@@ -59,6 +59,7 @@ func pool(name string, x *Tensor, shape []int, k kernel.Pool, save bool, forward
 	backward func(device.Stream, kernel.Pool, kernel.Array, kernel.Array, bool)) *Tensor {
 	rt := x.rt
 	n := rt.node(name, x)
+	n.remake(func(in []*Tensor) *Tensor { return pool(name, in[0], shape, k, save, forward, backward) }, x)
 	var s *saved
 	if n != nil {
 		s = n.saveIf(save, x)

@@ -20,6 +20,7 @@ func Sum(t *Tensor, dims ...int) *Tensor {
 		kept, shape = slices.Repeat([]int{1}, len(t.shape)), []int{}
 	}
 	n := t.rt.node("sum", t)
+	n.remake(func(in []*Tensor) *Tensor { return Sum(in[0], dims...) }, t)
 	out := t.rt.Empty(t.rt.wide(t), trace.Activation, shape...)
 	wide := out.view(kept, denseStrides(kept), 0)
 	defer wide.Release()
@@ -43,15 +44,16 @@ func Mean(t *Tensor, dims ...int) *Tensor {
 func Softmax(x *Tensor) *Tensor {
 	rt, cols := x.rt, x.Dim(-1)
 	n := rt.node("softmax", x)
+	n.remake(func(in []*Tensor) *Tensor { return Softmax(in[0]) }, x)
 	d := x.contiguous()
 	defer d.Release()
 	y := rt.Empty(rt.wide(x), trace.Activation, x.shape...)
 	rows := y.Len() / max(cols, 1)
 	kernel.Softmax(rt.stream, rows, cols, y.ptr(), d.ptr())
 	if n == nil {
-		return y
+		return n.bind(y, nil)
 	}
-	s := n.save(y)
+	s := n.saveResult(y)
 	return n.bind(y, func(g *Tensor) {
 		y := s.take()
 		defer y.Release()
@@ -69,15 +71,16 @@ func LogSoftmax(x *Tensor, dim int) *Tensor { return overLast(x, dim, logSoftmax
 func logSoftmax(x *Tensor) *Tensor {
 	rt, cols := x.rt, x.Dim(-1)
 	n := rt.node("log_softmax", x)
+	n.remake(func(in []*Tensor) *Tensor { return logSoftmax(in[0]) }, x)
 	d := x.contiguous()
 	defer d.Release()
 	y := rt.Empty(rt.wide(x), trace.Activation, x.shape...)
 	rows := y.Len() / max(cols, 1)
 	kernel.LogSoftmax(rt.stream, rows, cols, y.ptr(), d.ptr())
 	if n == nil {
-		return y
+		return n.bind(y, nil)
 	}
-	s := n.save(y)
+	s := n.saveResult(y)
 	return n.bind(y, func(g *Tensor) {
 		y := s.take()
 		defer y.Release()
@@ -129,6 +132,7 @@ func CumSum(x *Tensor, dim int) *Tensor { return overLast(x, dim, cumSum) }
 func cumSum(x *Tensor) *Tensor {
 	rt, cols := x.rt, x.Dim(-1)
 	n := rt.node("cum_sum", x)
+	n.remake(func(in []*Tensor) *Tensor { return cumSum(in[0]) }, x)
 	d := x.contiguous()
 	defer d.Release()
 	y := rt.Empty(rt.wide(x), trace.Activation, x.shape...)

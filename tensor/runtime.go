@@ -24,11 +24,18 @@ type Runtime struct {
 	draws  uint64 // seeds drawn since SetSeed
 	nodes  uint64 // nodes made so far
 
-	unbound *node // begun, and without its result yet
+	unbound *node    // begun, and without its result yet
+	waiting *waiting // the Schedule or Record in force; nil for none
+	store   Store
+	side    device.Stream // of copies to and from the store
 
 	handles Tensor // head of the ring of unreleased handles, oldest first
 	serial  uint64 // of the newest handle
 	live    int
+
+	retain   bool     // backward keeps the graph
+	observer Observer // nil: nobody looks
+	ranges   int      // open ones that the observer knows
 }
 
 // New gives a runtime whose tensors lie in mem and are computed on stream.
@@ -125,12 +132,13 @@ func fail(format string, args ...any) { panic(failure{fmt.Errorf(format, args...
 // before.
 func (rt *Runtime) Try(f func()) (err error) {
 	mark := rt.Mark()
-	noGrad, saver := rt.noGrad, rt.saver
+	noGrad, saver, open := rt.noGrad, rt.saver, rt.ranges
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
 		case failure:
 			rt.setMode(noGrad, saver)
+			rt.endRanges(open)
 			rt.dropUnbound()
 			rt.Rewind(mark)
 			err = errors.Join(r.err, rt.Sync())

@@ -18,13 +18,17 @@ type Packed interface {
 	Drop()
 }
 
-// saved is a value that a node keeps for backward. Exactly one of its three
+// saved is a value that a node keeps for backward. Exactly one of its four
 // forms is set.
 type saved struct {
 	plain   *Tensor  // a handle of our own, with no past
 	cast    DType    // what plain, a parameter, is cast to; float32 for no cast
 	packed  Packed   // in a Saver's charge
 	recipe  *node    // makes the value again
+	home    *home    // where it waits under a Schedule …
+	weak    bool     // … asked only where something else is made again
+	own     bool     // … which is the result of the operation that saved it
+	view    *Tensor  // … seen so: shape, strides and offset of a handle that is no more
 	st      *storage // that the value was in when it was saved,
 	version int      // … at this version
 	by      string   // the operation that saved it
@@ -33,19 +37,29 @@ type saved struct {
 // save keeps t for n's backward.
 func (n *node) save(t *Tensor) *saved {
 	s := &saved{by: n.name, st: t.st, version: t.st.version}
-	switch rt := t.rt; {
+	rt, mark := t.rt, t.rt.Mark()
+	switch {
 	case rt.byRecipe(t):
 		s.recipe = t.node
 		s.recipe.refs++
 	case t.master != nil:
 		s.plain, s.cast, s.st, s.version = t.master.Detach(), t.dtype, t.master.st, t.master.st.version
+	case rt.saver == nil && t.st.home != nil:
+		n.saveHome(s, t)
 	case rt.saver != nil && !t.st.persistent:
 		s.packed = rt.saver.Pack(t)
 	default:
 		s.plain = t.Detach()
 	}
+	rt.hold(mark)
 	n.saved = append(n.saved, s)
 	return s
+}
+
+// saveResult keeps y, n's own result, for n's backward.
+func (n *node) saveResult(y *Tensor) *saved {
+	n.owns(y)
+	return n.save(y)
 }
 
 // byRecipe says whether t is kept by its recipe. The input of a checkpoint is
@@ -60,7 +74,7 @@ func (rt *Runtime) byRecipe(t *Tensor) bool {
 
 // get gives a new handle on the value.
 func (s *saved) get() *Tensor {
-	if s.recipe == nil && s.packed == nil && s.plain == nil {
+	if s.recipe == nil && s.packed == nil && s.home == nil && s.plain == nil {
 		fail("backward through %s a second time: what it saved is gone", s.by)
 	}
 	if s.packed == nil && s.st.version != s.version {
@@ -73,15 +87,19 @@ func (s *saved) get() *Tensor {
 		return s.packed.Unpack()
 	case s.cast != Float32:
 		return s.plain.converted(s.cast)
+	case s.home != nil:
+		return s.atHome()
 	}
 	return s.plain.Detach()
 }
 
 // take is get followed by drop: for the last use, so that the caller may be
-// the only owner.
+// the only owner. A backward that keeps the graph does not drop.
 func (s *saved) take() *Tensor {
 	t := s.get()
-	s.drop()
+	if !t.rt.retain {
+		s.drop()
+	}
 	return t
 }
 
@@ -92,8 +110,10 @@ func (s *saved) drop() {
 		s.recipe.unref()
 	case s.packed != nil:
 		s.packed.Drop()
+	case s.home != nil:
+		s.leaveHome()
 	case s.plain != nil:
 		s.plain.drop()
 	}
-	s.plain, s.packed, s.recipe = nil, nil, nil
+	s.plain, s.packed, s.recipe, s.home = nil, nil, nil, nil
 }

@@ -21,6 +21,7 @@ func Where(mask, a, b *Tensor) *Tensor {
 	indices("Where", mask)
 	shape := broadcast(mask.shape, broadcast(a.shape, b.shape))
 	n := a.rt.node("where", a, b)
+	n.remake(func(in []*Tensor) *Tensor { return choose(in[0], in[1], in[2], 0, shape) }, mask, a, b)
 	var s *saved
 	if n != nil {
 		s = n.save(mask)
@@ -41,6 +42,7 @@ func MaskedFill(x, mask *Tensor, value float32) *Tensor {
 		fail("MaskedFill of %v with mask %v, which does not broadcast to it", x, mask)
 	}
 	n := x.rt.node("masked_fill", x)
+	n.remake(func(in []*Tensor) *Tensor { return choose(in[0], nil, in[1], value, in[1].shape) }, mask, x)
 	var s *saved
 	if n != nil {
 		s = n.save(mask)
@@ -110,7 +112,7 @@ func topK(x *Tensor, k int) (values, index *Tensor) {
 	values, index = rt.Empty(x.dtype, trace.Activation, shape...), rt.Empty(Int32, trace.Activation, shape...)
 	kernel.TopK(rt.stream, rows, cols, k, values.ptr(), index.ptr(), d.ptr())
 	if n == nil {
-		return values, index
+		return n.bind(values, nil), index
 	}
 	s := n.save(index)
 	return n.bind(values, func(g *Tensor) { n.gatherGrad(s, g, rows, cols, k) }), index
@@ -142,6 +144,7 @@ func Gather(x *Tensor, dim int, index *Tensor) *Tensor {
 func gather(x, index *Tensor) *Tensor {
 	rt, cols, k := x.rt, x.Dim(-1), index.Dim(-1)
 	n := rt.node("gather", x)
+	n.remake(func(in []*Tensor) *Tensor { return gather(in[0], in[1]) }, x, index)
 	var s *saved
 	if n != nil {
 		s = n.save(index)
@@ -207,6 +210,7 @@ func oneDimension(op string, x, index *Tensor) {
 func indexAdd(x, index, src *Tensor) *Tensor {
 	rt, rows, width := x.rt, x.shape[0], x.shape[1]
 	n := rt.node("index_add", x, src)
+	n.remake(func(in []*Tensor) *Tensor { return indexAdd(in[0], in[1], in[2]) }, x, index, src)
 	var s *saved
 	if n != nil {
 		s = n.save(index)

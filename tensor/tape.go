@@ -81,6 +81,11 @@ type node struct {
 	saved    []*saved
 	backward func(g *Tensor) // g is the result's gradient, dense; the caller releases it
 	again    func() *Tensor  // makes the result again from saved values; nil if that is dear
+	remade   func() *Tensor  // makes it again under a Schedule; nil where none asks for it
+	wait     *Wait           // how the result waits; nil where no Schedule says so
+	op       int             // in the Record in the making
+	place    int             // among the operations under the Schedule
+	weak     bool            // what is saved now is for making the result again, if need be
 	result   slot
 	queued   bool
 }
@@ -106,16 +111,25 @@ func (rt *Runtime) viewNode(name string, inputs ...*Tensor) *node {
 			need = need || t.NeedsGrad()
 		}
 	}
-	if rt.noGrad || !need {
+	record := need && !rt.noGrad
+	r := Range{Kind: OpForward, Name: name}
+	if record {
+		rt.nodes++
+		r.Node = rt.nodes
+	}
+	rt.begin(r)
+	if !record {
 		return nil
 	}
-	rt.nodes++
 	rt.dropUnbound()
 	n := &node{name: name, number: rt.nodes, inputs: make([]edge, len(inputs))}
 	for i, t := range inputs {
 		n.inputs[i] = edgeTo(t)
 	}
 	rt.unbound = n
+	if w := rt.waiting; w != nil && rt.saver == nil && !rt.rerun {
+		w.enter(n)
+	}
 	return n
 }
 
@@ -138,14 +152,19 @@ func edgeTo(t *Tensor) edge {
 	return edge{&t.node.result, t.node}
 }
 
-// bind makes out the result of n, which may be nil.
+// bind makes out the result of n, which may be nil, and ends the operation:
+// who calls node calls bind.
 func (n *node) bind(out *Tensor, backward func(g *Tensor)) *Tensor {
+	if rt := out.rt; rt.ranges > 0 {
+		rt.endRanges(rt.ranges - 1)
+	}
 	if n == nil {
 		return out
 	}
 	n.backward = backward
 	out.rt.unbound = nil
 	n.result = slot{rt: out.rt, dtype: out.dtype, shape: out.shape, purpose: trace.Activation}
+	n.owns(out)
 	n.refs++
 	out.node = n
 	return out
@@ -190,7 +209,7 @@ func (n *node) end() {
 		s.drop()
 	}
 	inputs := n.inputs
-	n.saved, n.inputs, n.again = nil, nil, nil
+	n.saved, n.inputs, n.again, n.remade = nil, nil, nil, nil
 	n.result.clear()
 	for _, e := range inputs {
 		if e.node != nil {
@@ -202,7 +221,14 @@ func (n *node) end() {
 // Backward adds seed × the gradient of t, a single element, to the gradient
 // of every leaf that t came from. Each operation's saved values are freed as
 // soon as it has run, so that a second Backward through it fails.
-func (t *Tensor) Backward(seed float32) {
+func (t *Tensor) Backward(seed float32) { t.backward(seed, false) }
+
+// BackwardRetain is Backward that keeps the graph with all that it saved, so
+// that another one may follow and gives the same gradients. What a checkpoint
+// has computed again stays, too.
+func (t *Tensor) BackwardRetain(seed float32) { t.backward(seed, true) }
+
+func (t *Tensor) backward(seed float32, retain bool) {
 	t.use()
 	if t.node == nil {
 		fail("Backward from %v, which no recorded operation made", t)
@@ -212,6 +238,9 @@ func (t *Tensor) Backward(seed float32) {
 	}
 	rt := t.rt
 	defer rt.outsideAutocast()()
+	defer rt.endRanges(rt.begin(Range{Kind: BackwardPass, Name: "backward", From: t}))
+	defer func(before bool) { rt.retain = before }(rt.retain)
+	rt.retain = retain
 	rt.NoGrad(func() {
 		rt.WithSaver(nil, func() {
 			g := rt.Full(seed, t.shape...)
@@ -239,10 +268,15 @@ func (n *node) step(ready *nodeHeap) {
 	if n.backward == nil {
 		fail("backward through %s a second time: what it saved is gone", n.name)
 	}
+	if w := n.result.rt.waiting; w != nil {
+		w.stepBack(n)
+	}
 	g := n.result.take()
+	rt := g.rt
+	open := rt.begin(Range{Kind: OpBackward, Name: n.name, Node: n.number})
 	n.backward(g)
 	g.Release()
-	n.backward = nil
+	rt.endRanges(open)
 	for _, e := range n.inputs {
 		if e.node != nil && !e.node.queued {
 			e.node.queued = true
@@ -250,7 +284,10 @@ func (n *node) step(ready *nodeHeap) {
 			heap.Push(ready, e.node)
 		}
 	}
-	n.end()
+	if !rt.retain {
+		n.backward = nil
+		n.end()
+	}
 }
 
 // nodeHeap gives the node with the highest number first.

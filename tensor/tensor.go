@@ -28,8 +28,16 @@ const (
 type storage struct {
 	block      *alloc.Block
 	refs       int
-	version    int  // counts changes in place
-	persistent bool // a parameter's: outlives every graph, so that no Saver is asked
+	version    int   // counts changes in place
+	persistent bool  // a parameter's: outlives every graph, so that no Saver is asked
+	maker      *node // the operation that was recorded when it was made; nil for none
+	home       *home // where those who saved it find it under a Schedule; nil for none
+}
+
+// bytes is what its block takes, in units of the allocator's.
+func (st *storage) bytes() int64 {
+	const unit = 512
+	return (int64(st.block.Size()) + unit - 1) / unit * unit
 }
 
 // Tensor is a handle on a strided array in device memory.
@@ -46,6 +54,7 @@ type Tensor struct {
 
 	master     *Tensor // the parameter that this is a cast of, whose gradient is leaf
 	owner      *slot   // whose gradient this handle is
+	held       bool    // kept by a graph or its Saver, not by the program
 	serial     uint64  // grows with every handle
 	prev, next *Tensor // the runtime's ring of unreleased handles
 }
@@ -53,10 +62,11 @@ type Tensor struct {
 // Empty gives a tensor with undefined content.
 func (rt *Runtime) Empty(d DType, p trace.Purpose, shape ...int) *Tensor {
 	strides := denseStrides(shape)
-	return rt.handle(&Tensor{
-		st:    &storage{block: rt.block(numel(shape)*d.Size(), p)},
-		dtype: d, shape: slices.Clone(shape), strides: strides,
-	})
+	st := &storage{block: rt.block(numel(shape)*d.Size(), p), maker: rt.unbound}
+	if r := rt.recorder(); r != nil {
+		r.took(st, st.bytes())
+	}
+	return rt.handle(&Tensor{st: st, dtype: d, shape: slices.Clone(shape), strides: strides})
 }
 
 // Full gives a float32 activation with all elements equal to v.
@@ -107,7 +117,7 @@ func (rt *Runtime) handle(t *Tensor) *Tensor {
 func (t *Tensor) Retain() *Tensor {
 	t.use()
 	c := *t
-	c.owner = nil
+	c.owner, c.held = nil, false
 	if c.node != nil {
 		c.node.refs++
 	}
@@ -135,7 +145,11 @@ func (t *Tensor) drop() {
 		return
 	}
 	t.unlink()
-	if t.st.refs--; t.st.refs == 0 {
+	t.st.refs--
+	if r := t.rt.recorder(); r != nil {
+		r.dropped(t.st)
+	}
+	if t.st.refs == 0 {
 		t.st.block.Free()
 	}
 	if n := t.node; n != nil {

@@ -12,6 +12,7 @@ import (
 func Reshape(t *Tensor, shape ...int) *Tensor {
 	shape = resolve(t, shape)
 	n := t.rt.viewNode("reshape", t)
+	n.remake(func(in []*Tensor) *Tensor { return Reshape(in[0], shape...) }, t)
 	d := t.contiguous()
 	out := d.view(shape, denseStrides(shape), d.offset)
 	d.Release()
@@ -138,6 +139,7 @@ func Concat(dim int, ts ...*Tensor) *Tensor {
 		shape[dim] += sizes[i]
 	}
 	n := rt.viewNode("concat", ts...)
+	n.remake(func(in []*Tensor) *Tensor { return Concat(dim, in...) }, ts...)
 	out := rt.Empty(promote(ts...), trace.Activation, shape...)
 	eachPart(out, dim, sizes, func(i int, part *Tensor) {
 		kernel.Copy(rt.stream, part.shape, part.kview(part.shape), ts[i].kview(part.shape), false)

@@ -351,19 +351,25 @@ func (r *rows) blocksOf(v value, addr uint64) []Block {
 	return blocks
 }
 
+// annotation is kindOther where it is neither a begin nor an end.
 func (r *rows) annotation(items []value) value {
 	var a Annotation
+	stage := ""
 	for key, v := range known(items) {
 		switch key {
 		case keyName:
 			a.Name = r.string(v)
 		case keyStage:
-			a.Begin = r.string(v) == "START"
+			stage = r.string(v)
+			a.Begin = stage == "START"
 		case keyDevice:
 			a.Device = int(v.int())
 		case keyTimeUS:
 			a.TimeUS = v.int()
 		}
+	}
+	if stage != "START" && stage != "END" {
+		return value{}
 	}
 	r.annotations = append(r.annotations, a)
 	return value{kindAnnotation, uint64(len(r.annotations) - 1)}

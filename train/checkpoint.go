@@ -8,7 +8,7 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/headroom-go/headroom/data"
+	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/safetensors"
 	"github.com/headroom-go/headroom/nn"
 )
@@ -24,15 +24,15 @@ const stateKey = "headroom.state"
 
 // State is what a checkpoint holds beside the arrays.
 type State struct {
-	Version int        `json:"version"`
-	Step    int        `json:"step"`
-	Config  Config     `json:"config"`
-	Data    data.State `json:"data"`
-	First   float64    `json:"first_loss"` // of step 1
-	Last    float64    `json:"last_loss"`  // of Step
+	Version int             `json:"version"`
+	Step    int             `json:"step"`
+	Config  Config          `json:"config"`
+	Data    json.RawMessage `json:"data"`       // the feed's
+	First   float64         `json:"first_loss"` // of step 1
+	Last    float64         `json:"last_loss"`  // of Step
 }
 
-const stateVersion = 1
+const stateVersion = 2
 
 // Save writes the trainer's state and s to a checkpoint in dir. On an error
 // the checkpoint of before is still there.
@@ -50,21 +50,18 @@ func (t *Trainer) Save(dir string, s State) error {
 }
 
 // arrays is all that a checkpoint keeps.
-func (t *Trainer) arrays() []*nn.Parameter { return append(t.model.Parameters(), t.opt.State()...) }
+func (t *Trainer) arrays() []*nn.Parameter {
+	return append(nn.State(t.model.Module), t.opt.State()...)
+}
 
 // Export writes the model alone, for other programs: model.safetensors and
-// config.json as Hugging Face lays them out.
+// config.json as Hugging Face lays them out, or, of a ResNet, with torchvision's
+// names.
 func (t *Trainer) Export(dir string) error {
-	if err := nn.SaveState(filepath.Join(dir, "model.safetensors"), map[string]string{"format": "pt"}, t.model.Parameters()); err != nil {
+	if err := nn.Export(filepath.Join(dir, "model.safetensors"), t.model.Module, t.opt.Steps); err != nil {
 		return err
 	}
-	return writeJSON(filepath.Join(dir, "config.json"), struct {
-		Architectures []string `json:"architectures"`
-		ModelType     string   `json:"model_type"`
-		Activation    string   `json:"activation_function"`
-		Epsilon       float64  `json:"layer_norm_epsilon"`
-		nn.GPT2Config
-	}{[]string{"GPT2LMHeadModel"}, "gpt2", "gelu_new", 1e-5, t.Config.GPT2})
+	return writeJSON(filepath.Join(dir, "config.json"), t.job.architecture())
 }
 
 // Checkpoint is an opened checkpoint.
@@ -110,9 +107,49 @@ func (c *Checkpoint) check() error {
 	for _, t := range c.file.Tensors() {
 		have += t.Elements()
 	}
-	if want := 3 * s.Config.GPT2.Parameters(); have != want { // weights and two moments
+	j, err := s.Config.job()
+	if err != nil {
+		return err
+	}
+	if n := len(c.file.Tensors()); n < j.arrays() { // before a model of any size is laid out
+		return fmt.Errorf("it has %d arrays, its configuration needs %d and more", n, j.arrays())
+	}
+	want, err := s.Config.elements()
+	if err != nil {
+		return err
+	}
+	if have != want {
 		return fmt.Errorf("its arrays have %d elements, its configuration needs %d", have, want)
 	}
+	return nil
+}
+
+// elements counts those of a checkpoint of c, by laying out the model where
+// nothing is stored.
+func (c Config) elements() (int, error) {
+	dev, err := device.OpenNull(device.NullOptions{Capacity: 1 << 46, Virtual: true})
+	if err != nil {
+		return 0, err
+	}
+	t, err := New(dev, c, c.Plain())
+	if err != nil {
+		return 0, errors.Join(err, dev.Close())
+	}
+	n := 0
+	for _, p := range t.arrays() {
+		n += p.Len()
+	}
+	return n, errors.Join(t.Close(), dev.Close())
+}
+
+// Extend makes the checkpoint one of a run of so many steps: from here on, the
+// learning rate is that of the longer schedule.
+func (c *Checkpoint) Extend(steps int) error {
+	if steps < c.State.Step {
+		return fmt.Errorf("the checkpoint is of step %d: it cannot go on to step %d", c.State.Step, steps)
+	}
+	c.State.Config.Schedule.Steps = steps
+	c.State.Config.Schedule.Warmup = min(c.State.Config.Schedule.Warmup, steps)
 	return nil
 }
 
@@ -160,7 +197,7 @@ func (t *Trainer) LoadWeights(path string) error {
 		return err
 	}
 	defer f.Close()
-	if err := nn.LoadState(f, t.model.Parameters()); err != nil {
+	if err := nn.LoadState(f, nn.State(t.model.Module)); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil

@@ -11,21 +11,45 @@ import (
 
 // Config is everything that decides the numbers of a run: two runs of the
 // same configuration on the same data give the same losses, whatever their
-// strategy. It is kept in checkpoints.
+// strategy. It is kept in checkpoints. Exactly one of GPT2, BERT, ResNet and
+// MoE is set.
 type Config struct {
-	Model    string          `json:"model"` // the name it was chosen by, for people
-	GPT2     nn.GPT2Config   `json:"gpt2"`
-	Batch    int             `json:"batch"` // sequences a step
-	Seq      int             `json:"seq"`   // tokens a sequence
-	Seed     uint64          `json:"seed"`  // of initial weights and order of data
+	Model  string          `json:"model"` // the name it was chosen by, for people
+	GPT2   nn.GPT2Config   `json:"gpt2,omitzero"`
+	BERT   nn.BERTConfig   `json:"bert,omitzero"`
+	ResNet nn.ResNetConfig `json:"resnet,omitzero"`
+	MoE    nn.MoEConfig    `json:"moe,omitzero"` // with a capacity
+	Task   Task            `json:"task,omitempty"`
+	Labels int             `json:"classes,omitempty"` // of BERT's task Classes: how many there are
+	Image  [2]int          `json:"image,omitzero"`    // height and width, of ResNet
+
+	Batch    int             `json:"batch"`         // sequences or images a step
+	Seq      int             `json:"seq,omitempty"` // tokens a sequence
+	Seed     uint64          `json:"seed"`          // of initial weights, order of data and dropout
 	Schedule nn.Cosine       `json:"schedule"`
-	AdamW    nn.AdamWOptions `json:"adamw"`
-	Clip     float32         `json:"clip"` // greatest norm of the gradients; 0: no limit
+	AdamW    nn.AdamWOptions `json:"adamw,omitzero"`
+	SGD      nn.SGDOptions   `json:"sgd,omitzero"`   // in place of AdamW, where that is zero
+	Clip     float32         `json:"clip"`           // greatest norm of the gradients; 0: no limit
+	Test     bool            `json:"test,omitempty"` // the model is evaluated between steps (Trainer.Evaluate): plans leave room
 }
+
+// Task is what a model learns.
+type Task string
+
+// The tasks. A model of a family that has but one may leave it out.
+const (
+	NextToken Task = "text"    // of GPT-2 and the mixture of experts
+	Hidden    Task = "masked"  // of BERT: name hidden words
+	Classes   Task = "classes" // of BERT and ResNet: sort into classes
+)
 
 // Validate says what is wrong with c, if anything.
 func (c Config) Validate() error {
-	if err := c.GPT2.Validate(); err != nil {
+	j, err := c.job()
+	if err == nil {
+		err = j.check()
+	}
+	if err != nil {
 		return fmt.Errorf("model %s: %w", c.Model, err)
 	}
 	for _, f := range []struct {
@@ -33,7 +57,7 @@ func (c Config) Validate() error {
 		value, least, most int
 	}{
 		{"batch", c.Batch, 1, 1 << 20},
-		{"sequence length", c.Seq, 1, c.GPT2.Context},
+		{"sequence length", c.Seq, min(1, j.context()), j.context()},
 		{"steps", c.Schedule.Steps, 1, 1 << 40},
 		{"warm-up steps", c.Schedule.Warmup, 0, 1 << 40},
 	} {
@@ -41,19 +65,40 @@ func (c Config) Validate() error {
 			return fmt.Errorf("%s is %d: for model %s it must be from %d to %d", f.name, f.value, c.Model, f.least, f.most)
 		}
 	}
+	return c.checkRates()
+}
+
+func (c Config) checkRates() error {
 	const most = 1e6
 	if s := c.Schedule; !(s.Peak > 0 && s.Peak <= most) || !(s.Floor >= 0 && s.Floor <= s.Peak) || !(c.Clip >= 0) {
 		return fmt.Errorf("learning rate %g (floor %g) and clip %g: a rate must be over 0 and at most %g, its floor not above it, clip not under 0", s.Peak, s.Floor, c.Clip, most)
 	}
-	if a := c.AdamW; !(a.Beta1 >= 0 && a.Beta1 < 1) || !(a.Beta2 >= 0 && a.Beta2 < 1) || !(a.Eps > 0) || !(a.WeightDecay >= 0 && a.WeightDecay <= 1) {
-		return fmt.Errorf("AdamW with beta1 %g, beta2 %g, eps %g, weight decay %g: betas must be from 0 to under 1, eps over 0, decay from 0 to 1", a.Beta1, a.Beta2, a.Eps, a.WeightDecay)
+	if a := c.AdamW; a != (nn.AdamWOptions{}) {
+		if !(a.Beta1 >= 0 && a.Beta1 < 1) || !(a.Beta2 >= 0 && a.Beta2 < 1) || !(a.Eps > 0) || !(a.WeightDecay >= 0 && a.WeightDecay <= 1) {
+			return fmt.Errorf("AdamW with beta1 %g, beta2 %g, eps %g, weight decay %g: betas must be from 0 to under 1, eps over 0, decay from 0 to 1", a.Beta1, a.Beta2, a.Eps, a.WeightDecay)
+		}
+		if c.SGD != (nn.SGDOptions{}) {
+			return fmt.Errorf("both AdamW and SGD are set: a run has one optimizer")
+		}
+	}
+	if s := c.SGD; !(s.Momentum >= 0 && s.Momentum < 1) || !(s.WeightDecay >= 0 && s.WeightDecay <= 1) {
+		return fmt.Errorf("SGD with momentum %g, weight decay %g: momentum must be from 0 to under 1, decay from 0 to 1", s.Momentum, s.WeightDecay)
 	}
 	return nil
 }
 
+// rule is the optimizer's.
+func (c Config) rule() nn.Rule {
+	if c.AdamW != (nn.AdamWOptions{}) {
+		return c.AdamW
+	}
+	return c.SGD
+}
+
 // Strategy is how a step is made to fit. It changes memory and time, and no
 // result: the losses are the same bit for bit under recompute, and up to the
-// order of additions under micro-batches.
+// order of additions under micro-batches (and, where there is dropout, to which
+// values it drops).
 type Strategy struct {
 	MicroBatch int `json:"micro_batch"` // sequences computed at once; divides the batch
 	Recompute  int `json:"recompute"`   // the first so many blocks keep only their input for backward
@@ -62,6 +107,19 @@ type Strategy struct {
 // Plain is the strategy of a step that does nothing to save memory.
 func (c Config) Plain() Strategy { return Strategy{MicroBatch: c.Batch} }
 
+// Blocks is the number of blocks that may be recomputed. Of a mixture of
+// experts these are the experts of a layer.
+func (c Config) Blocks() int {
+	if j, err := c.job(); err == nil {
+		return j.blocks()
+	}
+	return 0
+}
+
+// Divisible says whether a batch may be computed in micro-batches. It may not
+// where the model normalises over the batch: other parts give other results.
+func (c Config) Divisible() bool { return c.ResNet == (nn.ResNetConfig{}) }
+
 // Describe says what s does to a step of c.
 func (c Config) Describe(s Strategy) string {
 	text := "whole batch"
@@ -69,10 +127,21 @@ func (c Config) Describe(s Strategy) string {
 		text = fmt.Sprintf("micro-batches of %d", s.MicroBatch)
 	}
 	if s.Recompute > 0 {
-		text += fmt.Sprintf(", recompute %d of %d blocks", s.Recompute, c.GPT2.Layers)
+		text += fmt.Sprintf(", recompute %d of %d blocks", s.Recompute, c.Blocks())
 	}
 	if s == c.Plain() {
 		text = "plain"
 	}
 	return text
+}
+
+// check says what in a strategy c does not allow.
+func (s Strategy) check(c Config) error {
+	if s.MicroBatch < 1 || c.Batch%s.MicroBatch != 0 || s.Recompute < 0 || s.Recompute > c.Blocks() {
+		return fmt.Errorf("strategy %+v does not fit a batch of %d and %d blocks", s, c.Batch, c.Blocks())
+	}
+	if s.MicroBatch < c.Batch && !c.Divisible() {
+		return fmt.Errorf("micro-batches of %d: model %s normalises over the whole batch of %d", s.MicroBatch, c.Model, c.Batch)
+	}
+	return nil
 }

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/headroom-go/headroom/data"
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/atomicfile"
 )
@@ -21,44 +20,53 @@ import (
 // Run is a training run: a trainer, its data, and the folder of its results.
 type Run struct {
 	Trainer   *Trainer
-	Batches   *data.Batches
+	Feed      Feed
 	Dir       string         // the folder for results, which exists
+	Test      Set            // what to evaluate on, with Config.Test; may be nil
+	TestEvery int            // steps from one evaluation to the next; 0: only at the end
 	SaveEvery int            // steps from one checkpoint to the next; 0: only at the end
+	Profile   bool           // profile the step after the one of the snapshot
 	OnStep    func(Progress) // called after every step; may be nil
 
 	first   float64 // loss of the run's first step
 	last    float64 // loss of the step before
 	stepped int     // steps of this process
 	snapped bool    // the snapshot is written
+	looked  bool    // the profile is written
 	resumed bool
-	tokens  []int32
-	target  []int32
+	batch   []any
+	place   json.RawMessage // of the feed, behind the last step's batch
+	score   *Score          // the last one
 }
 
 // Progress is what is known after a step. It is a line of metrics.jsonl.
 type Progress struct {
-	Step            int     `json:"step"`
-	Steps           int     `json:"-"`
-	Loss            float64 `json:"loss"`
-	GradNorm        float64 `json:"grad_norm"`
-	LearningRate    float64 `json:"learning_rate"`
-	Seconds         float64 `json:"step_seconds"`
-	TokensPerSecond float64 `json:"tokens_per_second"`
-	LiveBytes       uint64  `json:"live_bytes"`
-	PeakBytes       uint64  `json:"peak_bytes"`
-	ReservedBytes   uint64  `json:"reserved_bytes"`
+	Step             int     `json:"step"`
+	Steps            int     `json:"-"`
+	Loss             float64 `json:"loss"`
+	GradNorm         float64 `json:"grad_norm"`
+	LearningRate     float64 `json:"learning_rate"`
+	Seconds          float64 `json:"step_seconds"`
+	TokensPerSecond  float64 `json:"tokens_per_second,omitempty"` // of text
+	SamplesPerSecond float64 `json:"samples_per_second"`
+	Test             *Score  `json:"test,omitempty"` // after the step, where it was evaluated
+	LiveBytes        uint64  `json:"live_bytes"`
+	PeakBytes        uint64  `json:"peak_bytes"`
+	ReservedBytes    uint64  `json:"reserved_bytes"`
 }
 
 // Outcome is what a run came to.
 type Outcome struct {
-	Steps           int     // done in all, those before a resume included
-	Interrupted     bool    // the context was cancelled; the checkpoint is of this step
-	FirstLoss       float64 // of the run's very first step
-	LastLoss        float64
-	TokensPerSecond float64 // over the steps of this process
-	PeakBytes       uint64  // of live memory
-	ReservedBytes   uint64  // most taken from the device
-	Seconds         float64
+	Steps            int     // done in all, those before a resume included
+	Interrupted      bool    // the context was cancelled; the checkpoint is of this step
+	FirstLoss        float64 // of the run's very first step
+	LastLoss         float64
+	TokensPerSecond  float64 // over the steps of this process; 0 for images
+	SamplesPerSecond float64
+	Test             *Score // the last one; nil if nothing was evaluated
+	PeakBytes        uint64 // of live memory
+	ReservedBytes    uint64 // most taken from the device
+	Seconds          float64
 }
 
 // NaNError is returned when a loss or the gradients are no longer finite.
@@ -83,9 +91,10 @@ func (r *Run) Resume(c *Checkpoint) error {
 	if err := r.Trainer.Restore(c); err != nil {
 		return err
 	}
-	if err := r.Batches.Restore(c.State.Data); err != nil {
+	if err := r.Feed.Restore(c.State.Data); err != nil {
 		return err
 	}
+	r.place = c.State.Data
 	r.first, r.last, r.resumed = c.State.First, c.State.Last, true
 	return cutMetrics(r.metricsPath(), c.State.Step)
 }
@@ -120,12 +129,15 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 	}
 	defer func() { err = errors.Join(err, metrics.Close()) }()
 	c := r.Trainer.Config
-	r.tokens, r.target = make([]int32, c.Batch*c.Seq), make([]int32, c.Batch*c.Seq)
+	r.batch = c.NewBatch()
 	start, saved := time.Now(), r.Trainer.Steps()
 	for r.Trainer.Steps() < c.Schedule.Steps && ctx.Err() == nil {
 		p, err := r.step(saved)
 		if errors.Is(err, device.ErrOutOfMemory) && r.stepped > 0 && saved < r.Trainer.Steps() {
 			err = errors.Join(err, r.save()) // the weights are those of the step before
+		}
+		if err == nil {
+			p.Test, err = r.evaluate()
 		}
 		if err != nil {
 			return Outcome{}, err
@@ -145,38 +157,56 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 		}
 	}
 	out.Seconds = time.Since(start).Seconds()
-	out.TokensPerSecond = float64(r.stepped*c.Batch*c.Seq) / max(out.Seconds, 1e-9)
+	out.SamplesPerSecond = float64(r.stepped*c.Batch) / max(out.Seconds, 1e-9)
+	out.TokensPerSecond = out.SamplesPerSecond * float64(c.Seq)
 	return r.finish(out, saved)
 }
 
 // step runs one step, the second one of the process with a snapshot.
 func (r *Run) step(saved int) (Progress, error) {
-	if err := r.Batches.Next(r.tokens, r.target); err != nil {
+	if err := r.Feed.Next(r.batch...); err != nil {
 		return Progress{}, err
 	}
 	start := time.Now()
-	result, err := r.recorded(func() (Result, error) { return r.Trainer.Step(r.tokens, r.target) })
+	result, err := r.recorded(func() (Result, error) { return r.Trainer.Step(r.batch...) })
 	if err != nil {
 		return Progress{}, err
 	}
 	if !finite(result.Loss) || !finite(result.GradNorm) {
 		return Progress{}, &NaNError{result.Step, result.Loss, result.GradNorm, result.Rate, saved}
 	}
+	r.place = r.Feed.State()
 	if r.stepped++; result.Step == 1 {
 		r.first = result.Loss
 	}
 	c, s := r.Trainer.Config, r.Trainer.Memory().Stats()
 	seconds := time.Since(start).Seconds()
+	rate := float64(c.Batch) / max(seconds, 1e-9)
 	return Progress{Step: result.Step, Steps: c.Schedule.Steps, Loss: result.Loss, GradNorm: result.GradNorm, LearningRate: result.Rate,
-		Seconds: seconds, TokensPerSecond: float64(c.Batch*c.Seq) / max(seconds, 1e-9),
+		Seconds: seconds, SamplesPerSecond: rate, TokensPerSecond: rate * float64(c.Seq),
 		LiveBytes: s.Live, PeakBytes: s.PeakLive, ReservedBytes: s.Reserved}, nil
+}
+
+// evaluate looks after a step how the model does on the test set, where it is
+// time for it.
+func (r *Run) evaluate() (*Score, error) {
+	n := r.Trainer.Steps()
+	if r.Test == nil || n < r.Trainer.Config.Schedule.Steps && (r.TestEvery == 0 || n%r.TestEvery > 0) {
+		return nil, nil
+	}
+	s, err := r.Trainer.Evaluate(r.Test)
+	if err != nil {
+		return nil, fmt.Errorf("evaluation after step %d: %w", n, err)
+	}
+	r.score = &s
+	return r.score, nil
 }
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
 // finish saves and sums up.
 func (r *Run) finish(out Outcome, saved int) (Outcome, error) {
-	out.Steps, out.FirstLoss, out.LastLoss = r.Trainer.Steps(), r.first, r.last
+	out.Steps, out.FirstLoss, out.LastLoss, out.Test = r.Trainer.Steps(), r.first, r.last, r.score
 	out.Interrupted = out.Steps < r.Trainer.Config.Schedule.Steps
 	if saved < out.Steps {
 		if err := r.save(); err != nil {
@@ -192,7 +222,7 @@ func (r *Run) finish(out Outcome, saved int) (Outcome, error) {
 }
 
 func (r *Run) save() error {
-	return r.Trainer.Save(r.Dir, State{Data: r.Batches.State(), First: r.first, Last: r.last})
+	return r.Trainer.Save(r.Dir, State{Data: r.place, First: r.first, Last: r.last})
 }
 
 func (r *Run) metricsPath() string { return filepath.Join(r.Dir, "metrics.jsonl") }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	"github.com/headroom-go/headroom/internal/atomicfile"
+	"github.com/headroom-go/headroom/profile"
 	"github.com/headroom-go/headroom/trace"
 )
 
@@ -17,19 +18,27 @@ const stackDepth = 24
 
 // recorded runs one step and, for the second of a process (the first where
 // there is but one), when memory is as in all later ones, records every event
-// with its stack and writes the snapshot.
+// with its stack and writes the snapshot, in which the parts of the step are
+// annotated. The step after it is profiled if that is asked for.
 func (r *Run) recorded(step func() (Result, error)) (Result, error) {
+	if r.snapped && r.Profile && !r.looked {
+		r.looked = true
+		return r.profiled(step)
+	}
 	if r.snapped || r.stepped == 0 && r.Trainer.Config.Schedule.Steps > 1+r.Trainer.Steps() {
 		return step()
 	}
 	r.snapped = true
-	mem, events := r.Trainer.Memory(), trace.NewRecorder(0)
+	rt, mem, events := r.Trainer.rt, r.Trainer.Memory(), trace.NewRecorder(0)
+	parts := profile.NewAnnotations(mem)
 	mem.SetSink(events, stackDepth)
-	result, err := step()
+	rt.Observe(parts)
+	result, err := r.annotated(step)
+	rt.Observe(nil)
 	mem.SetSink(nil, 0)
 	if err != nil {
 		return result, err
 	}
-	s := &trace.Snapshot{Segments: mem.Segments(), Traces: []*trace.Trace{events.Trace()}, Settings: mem.Settings()}
+	s := &trace.Snapshot{Segments: mem.Segments(), Traces: []*trace.Trace{events.Trace()}, Settings: mem.Settings(), Annotations: parts.List}
 	return result, atomicfile.Write(filepath.Join(r.Dir, SnapshotFile), func(w io.Writer) error { return s.WritePickle(w) })
 }

@@ -9,7 +9,8 @@ type Summary struct {
 	Model                 string   `json:"model"`
 	Parameters            int      `json:"parameters"`
 	Batch                 int      `json:"batch"`
-	Seq                   int      `json:"seq"`
+	Seq                   int      `json:"seq,omitempty"`
+	Task                  Task     `json:"task,omitempty"`
 	Data                  []string `json:"data"`
 	BudgetBytes           uint64   `json:"budget_bytes"`
 	PlainPeakBytes        uint64   `json:"plain_peak_bytes"`
@@ -25,7 +26,12 @@ type Summary struct {
 	Interrupted           bool     `json:"interrupted"`
 	FirstLoss             float64  `json:"first_loss"`
 	LastLoss              float64  `json:"last_loss"`
-	TokensPerSecond       float64  `json:"tokens_per_second"`
+	TestSamples           int      `json:"test_samples,omitempty"`
+	TestLoss              float64  `json:"test_loss,omitempty"`       // on a test set
+	TestAccuracy          float64  `json:"test_accuracy,omitempty"`   // the same
+	ValidationLoss        float64  `json:"validation_loss,omitempty"` // on the part of the text that was kept back
+	TokensPerSecond       float64  `json:"tokens_per_second,omitempty"`
+	SamplesPerSecond      float64  `json:"samples_per_second"`
 	Seconds               float64  `json:"seconds"`
 }
 

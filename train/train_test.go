@@ -82,7 +82,7 @@ func runIn(t *testing.T, dir string, c train.Config, s train.Strategy) *train.Ru
 			t.Error(err)
 		}
 	})
-	return &train.Run{Trainer: tr, Batches: batches(t, c), Dir: dir}
+	return &train.Run{Trainer: tr, Feed: train.Text(batches(t, c)), Dir: dir}
 }
 
 // losses runs r to its end and returns the loss of every step.
@@ -310,7 +310,9 @@ func stepAll(t *testing.T, tr *train.Trainer, c train.Config, mend func()) (loss
 	b := batches(t, c)
 	x, y := make([]int32, c.Batch*c.Seq), make([]int32, c.Batch*c.Seq)
 	for range c.Schedule.Steps {
-		b.Next(x, y)
+		if err := b.Next(x, y); err != nil {
+			t.Fatal(err)
+		}
 		r, err := tr.Step(x, y)
 		if err != nil {
 			if failures++; !errors.Is(err, device.ErrOutOfMemory) {

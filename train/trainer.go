@@ -3,6 +3,8 @@ package train
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/headroom-go/headroom/alloc"
 	"github.com/headroom-go/headroom/device"
@@ -17,13 +19,16 @@ type Trainer struct {
 	Config   Config
 	Strategy Strategy
 
-	rt    *tensor.Runtime
-	mem   *alloc.Allocator
-	model *nn.GPT2
-	opt   *nn.AdamW
+	rt     *tensor.Runtime
+	mem    *alloc.Allocator
+	job    job
+	model  model
+	opt    *nn.Optimizer
+	fields []Field
 
-	losses []float32 // of the step's micro-batches, filled by the device
-	norm   []float32
+	losses []float32   // of the step's micro-batches, filled by the device
+	norm   []float32   // of the gradients
+	before [][]float32 // the model's buffers when the step began
 }
 
 // Result is what one step gave.
@@ -40,8 +45,8 @@ func New(dev device.Device, c Config, s Strategy) (*Trainer, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if s.MicroBatch < 1 || c.Batch%s.MicroBatch != 0 || s.Recompute < 0 || s.Recompute > c.GPT2.Layers {
-		return nil, fmt.Errorf("strategy %+v does not fit a batch of %d and %d blocks", s, c.Batch, c.GPT2.Layers)
+	if err := s.check(c); err != nil {
+		return nil, err
 	}
 	mem, err := alloc.New(dev, alloc.Options{StackDepth: stackDepth})
 	if err != nil {
@@ -51,7 +56,7 @@ func New(dev device.Device, c Config, s Strategy) (*Trainer, error) {
 	if err != nil {
 		return nil, errors.Join(err, mem.Close())
 	}
-	t := &Trainer{Config: c, Strategy: s, mem: mem, rt: tensor.New(mem, stream),
+	t := &Trainer{Config: c, Strategy: s, mem: mem, rt: tensor.New(mem, stream), fields: c.Fields(),
 		losses: make([]float32, c.Batch/s.MicroBatch), norm: make([]float32, 1)}
 	if err := t.rt.Try(t.build); err != nil {
 		return nil, fmt.Errorf("model %s does not fit %s: %w", c.Model, dev.Info().Name, t.abandon(err))
@@ -61,9 +66,21 @@ func New(dev device.Device, c Config, s Strategy) (*Trainer, error) {
 
 func (t *Trainer) build() {
 	defer t.mem.SetSink(nil, 0) // stacks are recorded for what lives as long as the run
-	t.model = nn.NewGPT2(t.rt, t.Config.GPT2, t.Config.Seed)
-	t.model.Around = t.around
-	t.opt = nn.NewAdamW(t.model.Parameters(), t.Config.AdamW)
+	t.job, _ = t.Config.job()
+	t.model = t.job.build(t.rt, t.around)
+	t.opt = nn.NewOptimizer(t.model.Parameters(), t.Config.rule())
+	t.opt.Decay = nn.DecaysMatrices
+	for _, b := range t.buffers() {
+		t.before = append(t.before, make([]float32, b.Len()))
+	}
+}
+
+// buffers are the model's arrays that are no parameters.
+func (t *Trainer) buffers() []*nn.Parameter {
+	if m, ok := t.model.Module.(nn.Buffered); ok {
+		return m.Buffers()
+	}
+	return nil
 }
 
 // around recomputes the blocks that the strategy says.
@@ -82,27 +99,34 @@ func (t *Trainer) abandon(cause error) error {
 // Steps is the number of steps done.
 func (t *Trainer) Steps() int { return t.opt.Steps }
 
+// Parameters is the number of the model's parameters.
+func (t *Trainer) Parameters() int { return nn.Count(t.model) }
+
 // Memory is where the trainer's memory comes from.
 func (t *Trainer) Memory() *alloc.Allocator { return t.mem }
 
-// Step runs one step on a batch of tokens and their targets, each of
-// Batch·Seq numbers in [0, vocabulary). When it fails, the weights are those
-// of before and all else that it took is given back.
-func (t *Trainer) Step(tokens, targets []int32) (Result, error) {
-	if err := t.check(tokens, targets); err != nil {
+// Step runs one step on a batch: for each of the configuration's Fields an
+// array, []float32 or []int32, as NewBatch makes them. When it fails, the model
+// is that of before and all else that it took is given back.
+func (t *Trainer) Step(batch ...any) (Result, error) {
+	if err := t.check(batch); err != nil {
 		return Result{}, err
 	}
 	r := Result{Step: t.opt.Steps + 1, Rate: t.Config.Schedule.At(t.opt.Steps + 1)}
+	t.rt.SetSeed(t.Config.Seed*0x9e3779b97f4a7c15 + uint64(r.Step)) // so that dropout knows of no step before
+	for i, b := range t.buffers() {
+		b.Download(device.BytesOf(t.before[i]))
+	}
 	err := t.rt.Try(func() {
-		t.gradients(tokens, targets)
-		t.update(r.Rate)
+		t.gradients(batch)
+		t.rt.Range("optimizer", func() { t.update(r.Rate) })
 	})
 	nn.ZeroGrad(t.model)
 	if err == nil {
 		err = t.rt.Sync()
 	}
 	if err != nil {
-		return Result{}, fmt.Errorf("step %d (%s): %w", r.Step, t.Config.Describe(t.Strategy), err)
+		return Result{}, fmt.Errorf("step %d (%s): %w", r.Step, t.Config.Describe(t.Strategy), errors.Join(err, t.restoreBuffers()))
 	}
 	for _, l := range t.losses {
 		r.Loss += float64(l) / float64(len(t.losses))
@@ -111,37 +135,97 @@ func (t *Trainer) Step(tokens, targets []int32) (Result, error) {
 	return r, nil
 }
 
-func (t *Trainer) check(tokens, targets []int32) error {
-	want := t.Config.Batch * t.Config.Seq
-	if len(tokens) != want || len(targets) != want {
-		return fmt.Errorf("a batch has %d tokens and %d targets: it needs %d of each", len(tokens), len(targets), want)
+// restoreBuffers undoes what the forward pass of a failed step has moved.
+func (t *Trainer) restoreBuffers() error {
+	for i, b := range t.buffers() {
+		b.Upload(device.BytesOf(t.before[i]))
 	}
-	for i := range tokens {
-		if v := t.Config.GPT2.Vocab; uint32(tokens[i]) >= uint32(v) || uint32(targets[i]) >= uint32(v) {
-			return fmt.Errorf("token %d or its target %d at %d is outside the vocabulary of %d", tokens[i], targets[i], i, v)
+	return t.rt.Sync()
+}
+
+// check compares a batch with the fields.
+func (t *Trainer) check(batch []any) error {
+	if len(batch) != len(t.fields) {
+		return fmt.Errorf("a batch of %d arrays: it needs %d", len(batch), len(t.fields))
+	}
+	for i, f := range t.fields {
+		if n, want := arrayLen(batch[i]), t.Config.Batch*f.len(); n != want {
+			return fmt.Errorf("a batch has %d %s: it needs %d", n, f.Name, want)
+		}
+		if err := f.check(batch[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check looks for values that the model would take for others' memory.
+func (f Field) check(array any) error {
+	numbers, whole := array.([]int32)
+	if whole != (f.Below > 0) {
+		return fmt.Errorf("%s are %T: want float32 for what has no limit, int32 for what has one", f.Name, array)
+	}
+	for i, v := range numbers {
+		if uint32(v) >= uint32(f.Below) && !(f.target && v == nn.IgnoreTarget) {
+			return fmt.Errorf("%s %d at %d is not below %d", strings.TrimSuffix(f.Name, "s"), v, i, f.Below)
 		}
 	}
 	return nil
 }
 
 // gradients adds up the gradients of the batch, a micro-batch at a time.
-func (t *Trainer) gradients(tokens, targets []int32) {
-	n := t.Strategy.MicroBatch * t.Config.Seq
+func (t *Trainer) gradients(batch []any) {
 	for i := range t.losses {
-		x, y := t.input(tokens[i*n:(i+1)*n]), t.input(targets[i*n:(i+1)*n])
-		loss := t.model.Loss(x, y)
-		x.Release()
-		y.Release()
+		in := t.upload(batch, i)
+		var loss *tensor.Tensor
+		t.rt.Range("forward", func() { loss = t.forward(in) })
 		loss.Download(device.BytesOf(t.losses[i : i+1]))
 		loss.Backward(1 / float32(len(t.losses)))
 		loss.Release()
+		release(in) // only now: recompute in backward needs some of them again
 	}
 }
 
-func (t *Trainer) input(tokens []int32) *tensor.Tensor {
-	x := t.rt.Empty(tensor.Int32, trace.Input, t.Strategy.MicroBatch, t.Config.Seq)
-	x.Upload(device.BytesOf(tokens))
-	return x
+// forward gives the loss of a micro-batch: the place for all that holds in the
+// forward pass alone.
+func (t *Trainer) forward(in []*tensor.Tensor) *tensor.Tensor { return t.model.loss(in) }
+
+// upload copies the i-th micro-batch of arrays to the device.
+func (t *Trainer) upload(arrays []any, i int) []*tensor.Tensor {
+	var in []*tensor.Tensor
+	m := t.Strategy.MicroBatch
+	for k, f := range t.fields {
+		shape := append([]int{m}, f.Shape...)
+		from, to := i*m*f.len(), (i+1)*m*f.len()
+		if f.Below == 0 {
+			x := t.rt.Empty(tensor.Float32, trace.Input, shape...)
+			x.Upload(device.BytesOf(arrays[k].([]float32)[from:to]))
+			in = append(in, x)
+			continue
+		}
+		x := t.rt.Empty(tensor.Int32, trace.Input, shape...)
+		x.Upload(device.BytesOf(f.strided(arrays[k].([]int32)[from:to])))
+		in = append(in, x)
+	}
+	return in
+}
+
+// strided makes numbers within samples count through the micro-batch.
+func (f Field) strided(numbers []int32) []int32 {
+	if f.stride == 0 {
+		return numbers
+	}
+	numbers = slices.Clone(numbers)
+	for i := range numbers {
+		numbers[i] += int32(i / f.len() * f.stride)
+	}
+	return numbers
+}
+
+func release(ts []*tensor.Tensor) {
+	for _, x := range ts {
+		x.Release()
+	}
 }
 
 // update clips and applies the gradients.
@@ -155,7 +239,7 @@ func (t *Trainer) update(rate float64) {
 
 // Close frees the model and reports what was left.
 func (t *Trainer) Close() error {
-	nn.Release(t.model)
+	nn.Release(t.model.Module)
 	t.opt.Release()
 	return t.abandon(nil)
 }

@@ -54,8 +54,7 @@ arithmetic, what would help and what would not.`,
 	fl := cmd.Flags()
 	fl.BoolVar(&e.json, "json", false, "print the result as JSON")
 	fl.Var(&e.failOn, "fail-on", "exit with 1 for these VERDICTs, such as LEAK,FRAGMENTATION, or any but HEALTHY for \"any\"")
-	fl.StringVar(&e.pprof, "pprof", "", "of a snapshot: write what is live as a profile for go tool pprof to `FILE`")
-	fl.StringVar(&e.perfetto, "perfetto", "", "of a snapshot: write the record as a trace for ui.perfetto.dev to `FILE`")
+	e.exports.add(fl)
 	e.gpu.add(fl)
 	return cmd
 }
@@ -183,7 +182,7 @@ func (e *explainer) explainSnapshot(path string, s *trace.Snapshot) (*inspect.Re
 // explainText explains a text, of which nothing can be exported.
 func (e *explainer) explainText(text string) (*inspect.Report, error) {
 	if e.exports != (exports{}) {
-		return nil, usagef("--pprof and --perfetto need a memory snapshot, and the input is a text")
+		return nil, usagef("--pprof, --perfetto and --svg need a memory snapshot, and the input is a text")
 	}
 	return inspect.ExplainText(text)
 }

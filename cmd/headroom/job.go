@@ -12,40 +12,78 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/headroom-go/headroom/data"
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/size"
-	"github.com/headroom-go/headroom/nn"
 	"github.com/headroom-go/headroom/plan"
 	"github.com/headroom-go/headroom/train"
 )
 
 // jobFlags are what train and plan have in common: the step and its device.
 type jobFlags struct {
-	device string
-	model  string
-	batch  batchFlag
-	seq    int
-	json   bool
+	device    string
+	model     string
+	task      string
+	optimizer string
+	batch     batchFlag
+	seq       int
+	json      bool
+	changed   func(flag string) bool
 }
 
 func (j *jobFlags) add(f *pflag.FlagSet) {
+	j.changed = f.Changed
+	var models []string
+	for _, family := range families() {
+		if len(models) == 0 || !strings.Contains(models[len(models)-1], family.models[0]) {
+			models = append(models, strings.Join(family.models, ", "))
+		}
+	}
 	f.StringVar(&j.device, "device", "host:256MiB", "`DEVICE` to run on, with the memory that there is: host:SIZE, cuda:N or cuda:N,SIZE, or null:SIZE for plans")
-	f.StringVar(&j.model, "model", "gpt2-mini", "`NAME` of the model: "+strings.Join(nn.GPT2Names(), ", "))
-	j.batch = batchFlag{n: 32}
-	f.Var(&j.batch, "batch", "sequences in a step, or auto: the most that fit in one piece")
-	f.IntVar(&j.seq, "seq", 256, "tokens in a sequence")
+	f.StringVar(&j.model, "model", "gpt2-mini", "`NAME` of the model: "+strings.Join(models, "; "))
+	f.StringVar(&j.task, "task", "", "what BERT learns: masked (words hidden from it), or classes (of texts) (default masked)")
+	f.StringVar(&j.optimizer, "optimizer", "", "adamw, or sgd with momentum (default by model: "+defaults(func(f family) string { return f.optimizer })+")")
+	f.Var(&j.batch, "batch", "sequences or images in a step, or auto: the most that fit in one piece (default by model: "+defaults(func(f family) string { return strconv.Itoa(f.batch) })+")")
+	f.IntVar(&j.seq, "seq", 0, "tokens in a sequence (default by model: "+defaults(func(f family) string { return strconv.Itoa(f.seq) })+", or the most it takes)")
 	f.BoolVar(&j.json, "json", false, "print the result as JSON")
 }
 
-// config is the training step that the flags describe.
-func (j *jobFlags) config() (train.Config, error) {
-	m, err := nn.LookupGPT2(j.model)
-	if err != nil {
-		return train.Config{}, usageError{err}
+// defaults lists a default of each family, as in "gpt2 40, bert 200".
+func defaults(value func(family) string) string {
+	var list []string
+	for _, f := range families() {
+		name, _, _ := strings.Cut(f.models[0], "-")
+		if name == "bert" {
+			name += " " + string(f.task)
+		}
+		if v := value(f); v != "0" {
+			list = append(list, name+" "+v)
+		}
 	}
-	return train.Config{Model: j.model, GPT2: m, Batch: j.batch.n, Seq: j.seq,
-		AdamW: nn.AdamWOptions{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1}, Clip: 1}, nil
+	return strings.Join(list, ", ")
+}
+
+// config is the training step that the flags describe, with the defaults of
+// the model's family.
+func (j *jobFlags) config() (train.Config, family, error) {
+	f, err := findFamily(j.model, j.task)
+	if err != nil {
+		return train.Config{}, f, err
+	}
+	c := train.Config{Model: j.model, Task: f.task, Batch: j.batch.n, Seq: j.seq, Clip: 1}
+	if err := f.set(&c, j.model); err != nil {
+		return c, f, usageError{err}
+	}
+	if !j.changed("batch") {
+		c.Batch = f.batch
+	}
+	if !j.changed("seq") {
+		c.Seq = min(f.seq, longest(c))
+	}
+	name := f.optimizer
+	if j.changed("optimizer") {
+		name = j.optimizer
+	}
+	return c, f, setOptimizer(&c, name)
 }
 
 // batchFlag is a number of sequences, or "auto".
@@ -57,6 +95,9 @@ type batchFlag struct {
 func (b *batchFlag) String() string {
 	if b.auto {
 		return "auto"
+	}
+	if b.n == 0 { // by the model
+		return ""
 	}
 	return strconv.Itoa(b.n)
 }
@@ -86,7 +127,7 @@ func (j *jobFlags) findBatch(ctx context.Context, info device.Info, c *train.Con
 		return planError(err)
 	}
 	c.Batch = m.Batch
-	_, err = fmt.Fprintf(stderr, "batch   %d sequences are the most that fit in one piece: they reserve %s, which leaves %s (%d trials)\n",
+	_, err = fmt.Fprintf(stderr, "batch   %d samples are the most that fit in one piece: they reserve %s, which leaves %s (%d trials)\n",
 		m.Batch, size.Format(m.Fits.ReservedBytes), size.Format(m.MarginBytes), m.Trials)
 	return err
 }
@@ -106,14 +147,6 @@ func planError(err error) error {
 		return usageError{err}
 	}
 	return err
-}
-
-// tokenizerFor is the tokenizer that a model's vocabulary belongs to.
-func tokenizerFor(c nn.GPT2Config) (data.Tokenizer, error) {
-	if c.Vocab == 256 {
-		return data.NewTokenizer("bytes")
-	}
-	return data.NewTokenizer("gpt2")
 }
 
 // defaultText is a book that comes with every Go installation.

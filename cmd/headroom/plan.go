@@ -15,7 +15,7 @@ import (
 )
 
 func planCommand() *cobra.Command {
-	f := &jobFlags{}
+	f := &planFlags{}
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Say whether a training step fits, and with which strategies",
@@ -24,6 +24,8 @@ computes nothing, and shows what was tried: the peak of memory of each strategy,
 to the byte, and its time by the operations' bytes and flops.`,
 		Example: `  headroom plan --model gpt2 --batch 8 --seq 1024 --device null:24GiB
   headroom plan --model gpt2 --batch auto --seq 1024 --device null:24GiB
+  headroom plan --model resnet50 --batch 64 --device null:8GiB
+  headroom plan --model bert-base --task classes --classes 5 --device null:8GiB
   headroom plan --device host:128MiB --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -31,11 +33,22 @@ to the byte, and its time by the operations' bytes and flops.`,
 		},
 	}
 	f.add(cmd.Flags())
+	cmd.Flags().IntVar(&f.image, "image", 0, "height and width of images (default by model: resnet-mini 28, others 224)")
+	cmd.Flags().IntVar(&f.classes, "classes", 0, "how many classes there are (default by model: resnet-mini 10, other resnets 1000, bert 2)")
 	return cmd
 }
 
-func (j *jobFlags) plan(ctx context.Context, w, stderr io.Writer) error {
-	c, err := j.config()
+// planFlags are the flags of plan; a run takes the sizes from its data.
+type planFlags struct {
+	jobFlags
+	sizes
+}
+
+func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
+	c, _, err := j.config()
+	if err == nil {
+		err = j.sizes.set(&c)
+	}
 	if err != nil {
 		return err
 	}

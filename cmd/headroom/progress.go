@@ -22,7 +22,7 @@ func newProgress(w io.Writer) *progress { return &progress{w, columnsOf(w) > 0} 
 const lines = 20
 
 func (p *progress) step(s train.Progress) {
-	text := fmt.Sprintf("step %d/%d  loss %.3f  %.0f tokens/s  live %s  peak %s", s.Step, s.Steps, s.Loss, s.TokensPerSecond, size.Format(s.LiveBytes), size.Format(s.PeakBytes))
+	text := fmt.Sprintf("step %d/%d  loss %.3f  %s  live %s  peak %s", s.Step, s.Steps, s.Loss, per(s.SamplesPerSecond, s.TokensPerSecond), size.Format(s.LiveBytes), size.Format(s.PeakBytes))
 	switch every := max(s.Steps/lines, 1); {
 	case p.bar:
 		const width = 24

@@ -203,8 +203,8 @@ func TestDiffAsJSON(t *testing.T) {
 
 func TestExplainExports(t *testing.T) {
 	dir := t.TempDir()
-	pprof, perfetto := filepath.Join(dir, "heap.pb.gz"), filepath.Join(dir, "trace.pftrace")
-	if status, _, stderr := headroom("explain", record(t, 4<<20, nil), "--pprof", pprof, "--perfetto", perfetto); status != 0 {
+	pprof, perfetto, svg := filepath.Join(dir, "heap.pb.gz"), filepath.Join(dir, "trace.pftrace"), filepath.Join(dir, "memory.svg")
+	if status, _, stderr := headroom("explain", record(t, 4<<20, nil), "--pprof", pprof, "--perfetto", perfetto, "--svg", svg); status != 0 {
 		t.Fatalf("status %d\n%s", status, stderr)
 	}
 	b, err := os.ReadFile(pprof)
@@ -215,6 +215,9 @@ func TestExplainExports(t *testing.T) {
 		t.Errorf("%v, %v", p, err)
 	}
 	if b, err := os.ReadFile(perfetto); err != nil || !bytes.Contains(b, []byte("reserved")) {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+	if b, err := os.ReadFile(svg); err != nil || !bytes.Contains(b, []byte("by call site")) {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}
 	if status, _, stderr := headroom("explain", "CUDA out of memory. Tried to allocate 2.00 GiB.", "--pprof", pprof); status != 2 || !strings.Contains(stderr, "need a memory snapshot") {
@@ -231,6 +234,7 @@ func TestExplainExports(t *testing.T) {
 	}
 	expect(t, []string{"explain", in, "--pprof", in}, 2, "", "is the input, which would be written over")
 	expect(t, []string{"explain", in, "--perfetto", link}, 2, "", "is the input, which would be written over")
+	expect(t, []string{"explain", in, "--svg", dir + "/./new", "--perfetto", filepath.Join(dir, "new")}, 2, "", "--perfetto and --svg name the same file")
 	expect(t, []string{"explain", in, "--perfetto", dir + "/./new", "--pprof", filepath.Join(dir, "new")}, 2, "", "name the same file")
 	if after, err := os.ReadFile(in); err != nil || !bytes.Equal(before, after) {
 		t.Errorf("the input was changed (%v)", err)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/headroom-go/headroom/data"
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/size"
 	"github.com/headroom-go/headroom/nn"
@@ -23,7 +22,7 @@ import (
 
 type trainFlags struct {
 	jobFlags
-	data      []string
+	dataFlags
 	out       string
 	weights   string
 	steps     int
@@ -31,49 +30,72 @@ type trainFlags struct {
 	rate      float64
 	seed      uint64
 	saveEvery int
+	testEvery int
 	resume    bool
-	changed   func(name string) bool
+	profile   bool
 }
 
 func trainCommand() *cobra.Command {
 	f := &trainFlags{}
 	cmd := &cobra.Command{
 		Use:   "train",
-		Short: "Train a language model inside a memory budget",
-		Long: `Train trains a GPT-2 model on text, on a device of a given size. It first finds
-the fastest way to run the step that fits (micro-batches, recompute), with its
-peak of memory, and then runs it. The result is the same, whatever the budget.
+		Short: "Train a model inside a memory budget",
+		Long: `Train trains a model on a device of a given size. It first finds the fastest way
+to run the step that fits (micro-batches, recompute), with its peak of memory, and
+then runs it. The result is the same, whatever the budget.
 
-Without --data it reads a book that comes with the Go installation. The folder
+What --data must be depends on the model and its task:
+
+  gpt2-*, moe-*, bert-* --task masked
+      Files or folders of text (default: a book that comes with the Go
+      installation), or one file of tokens, which is read where it lies and may be
+      larger than memory: x.bin (little-endian uint16) or x.npy (one row of
+      numbers of uint8, uint16, uint32 or int32). --validation 0.1 keeps the last
+      tenth back to measure the loss on.
+  bert-* --task classes
+      A folder with a folder of texts for each class, or two such folders called
+      train and test.
+  resnet*
+      A folder of images with their labels: train-images-idx3-ubyte and
+      train-labels-idx1-ubyte (MNIST's format, also with .gz), or train-images.npy
+      ([n, H, W], [n, C, H, W] or [n, H, W, C]) and train-labels.npy; of the test
+      set t10k-… or test-….
+
+Where there is a test set, the accuracy on it is measured at the end. The folder
 given by --out gets summary.json, metrics.jsonl, memory.pickle (a snapshot of
 one step for pytorch.org/memory_viz), checkpoint.safetensors (for --resume) and,
 at the end, model.safetensors with config.json.`,
 		Example: `  headroom train
   headroom train --device host:1GiB --model gpt2-mini --data ~/books --out runs/books
-  headroom train --resume --data ~/books --out runs/books`,
+  headroom train --resume --data ~/books --out runs/books
+  headroom train --resume --steps 400 --data ~/books --out runs/books
+  headroom train --model resnet-mini --data /usr/share/datasets/fashion-mnist`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			f.changed = cmd.Flags().Changed
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fl := cmd.Flags()
 	f.add(fl)
-	fl.StringArrayVar(&f.data, "data", nil, "`PATH` of a file or folder of text; may be given several times (default: a book of the Go installation)")
+	fl.StringArrayVar(&f.data, "data", nil, "`PATH` of the data; of text several may be given (default: a book of the Go installation)")
+	fl.StringVar(&f.vocab, "vocab", "", "`FILE` with the words that bert-base and bert-large read (vocab.txt)")
+	fl.Float64Var(&f.validation, "validation", 0, "`FRACTION` of a text to keep back and measure the loss on")
+	fl.IntVar(&f.testEvery, "eval-every", 0, "steps between measurements on the test set or the part kept back (0: only at the end)")
 	fl.StringVar(&f.out, "out", "", "`DIR` for the results (default: a new one below runs/)")
 	fl.StringVar(&f.weights, "weights", "", "safetensors `FILE` to start from, with Hugging Face's names (default: random)")
-	fl.IntVar(&f.steps, "steps", 40, "steps to train")
-	fl.IntVar(&f.warmup, "warmup", 10, "steps until the learning rate is reached")
-	fl.Float64Var(&f.rate, "lr", 1e-3, "highest learning rate; it falls to a tenth along a cosine")
+	fl.IntVar(&f.steps, "steps", 0, "steps to train; with --resume more than before are done as a longer run has them (default by model: "+defaults(func(f family) string { return fmt.Sprint(f.steps) })+")")
+	fl.IntVar(&f.warmup, "warmup", 0, "steps until the learning rate is reached (default by model: "+defaults(func(f family) string { return fmt.Sprint(f.warmup) })+")")
+	fl.Float64Var(&f.rate, "lr", 0, "highest learning rate; it falls to a tenth along a cosine (default by model: "+defaults(func(f family) string { return fmt.Sprint(f.rate) })+")")
 	fl.Uint64Var(&f.seed, "seed", 1, "decides the initial weights and the order of the data")
 	fl.IntVar(&f.saveEvery, "save-every", 0, "steps between checkpoints (0: only at the end)")
 	fl.BoolVar(&f.resume, "resume", false, "go on from the checkpoint in --out, with its settings")
+	fl.BoolVar(&f.profile, "profile", false, "write what the third step took: profile.txt, profile.json and memory.svg")
 	return cmd
 }
 
 // run is the command: configuration, data, plan, training, summary.
 func (f *trainFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
-	c, checkpoint, err := f.configure()
+	c, checkpoint, err := f.configure(stderr)
 	if err != nil {
 		return err
 	}
@@ -101,14 +123,17 @@ func (f *trainFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if summary.Steps == 0 {
 		return errors.New("interrupted before the first step was done: nothing is saved")
 	}
-	return fmt.Errorf("interrupted after step %d, which is saved; to go on: headroom train --resume --out %s --device %s%s", summary.Steps, quoted(f.out), f.device, f.dataFlags())
+	return fmt.Errorf("interrupted after step %d, which is saved; to go on: headroom train --resume --out %s --device %s%s", summary.Steps, quoted(f.out), f.device, f.dataGiven())
 }
 
 // configure gives the configuration of a new run or, with its checkpoint, of
 // the one to go on with.
-func (f *trainFlags) configure() (train.Config, *train.Checkpoint, error) {
+func (f *trainFlags) configure(stderr io.Writer) (train.Config, *train.Checkpoint, error) {
+	if f.saveEvery < 0 || f.testEvery < 0 {
+		return train.Config{}, nil, usagef("--save-every %d, --eval-every %d: give a number of steps, or 0 for the end alone", f.saveEvery, f.testEvery)
+	}
 	if f.resume {
-		return f.configureResume()
+		return f.configureResume(stderr)
 	}
 	c, err := f.overlay(train.Config{}, func(string) bool { return true })
 	if err != nil {
@@ -116,9 +141,6 @@ func (f *trainFlags) configure() (train.Config, *train.Checkpoint, error) {
 	}
 	if err := c.Validate(); err != nil {
 		return c, nil, usageError{err}
-	}
-	if f.saveEvery < 0 {
-		return c, nil, usagef("--save-every %d: give a number of steps, or 0 for the end alone", f.saveEvery)
 	}
 	if f.out == "" {
 		f.out = filepath.Join("runs", time.Now().Format("2006-01-02T15-04-05"))
@@ -131,7 +153,7 @@ func (f *trainFlags) configure() (train.Config, *train.Checkpoint, error) {
 
 // configureResume opens the checkpoint in --out. Flags that were given must
 // agree with it.
-func (f *trainFlags) configureResume() (train.Config, *train.Checkpoint, error) {
+func (f *trainFlags) configureResume(stderr io.Writer) (train.Config, *train.Checkpoint, error) {
 	if f.out == "" || f.weights != "" {
 		return train.Config{}, nil, usagef("--resume needs --out DIR with the run to go on with, and takes no --weights")
 	}
@@ -141,6 +163,19 @@ func (f *trainFlags) configureResume() (train.Config, *train.Checkpoint, error) 
 	cp, err := train.OpenCheckpoint(f.out)
 	if err != nil {
 		return train.Config{}, nil, usageError{err}
+	}
+	if before := cp.State.Config.Schedule.Steps; f.changed("steps") && f.steps > before {
+		if err := cp.Extend(f.steps); err != nil {
+			cp.Close()
+			return train.Config{}, nil, usageError{err}
+		}
+		fmt.Fprintf(stderr, "longer  the run has %d steps now instead of %d: from step %d on the learning rate is that of the longer one\n", f.steps, before, cp.State.Step+1)
+	}
+	if !f.changed("model") {
+		f.model = cp.State.Config.Model
+		if !f.changed("task") {
+			f.task = string(cp.State.Config.Task)
+		}
 	}
 	asked, err := f.overlay(cp.State.Config, f.changed)
 	if err == nil {
@@ -158,14 +193,18 @@ func (f *trainFlags) configureResume() (train.Config, *train.Checkpoint, error) 
 
 // overlay is base with the values of the flags that use says.
 func (f *trainFlags) overlay(base train.Config, use func(flag string) bool) (train.Config, error) {
-	c, err := f.config()
+	c, family, err := f.config()
+	if err == nil {
+		err = sizes{}.set(&c) // until the data say better
+	}
 	if err != nil {
 		return c, err
 	}
 	c.Seed = f.seed
-	c.Schedule = nn.Cosine{Peak: f.rate, Floor: f.rate / 10, Warmup: min(f.warmup, f.steps), Steps: f.steps}
-	if use("model") {
-		base.Model, base.GPT2 = c.Model, c.GPT2
+	c.Schedule = f.schedule(family)
+	if (use("model") || use("task")) && (c.Model != base.Model || c.Task != base.Task) {
+		base.Model, base.Task, base.GPT2, base.BERT, base.ResNet, base.MoE = c.Model, c.Task, c.GPT2, c.BERT, c.ResNet, c.MoE
+		base.Image, base.Labels = c.Image, c.Labels
 	}
 	if use("batch") {
 		base.Batch = c.Batch
@@ -185,40 +224,51 @@ func (f *trainFlags) overlay(base train.Config, use func(flag string) bool) (tra
 	if use("steps") {
 		base.Schedule.Steps = c.Schedule.Steps
 	}
-	if base.AdamW == (nn.AdamWOptions{}) {
-		base.AdamW, base.Clip = c.AdamW, c.Clip
+	if use("optimizer") {
+		base.AdamW, base.SGD, base.Clip = c.AdamW, c.SGD, c.Clip
 	}
 	return base, nil
 }
 
-// load reads the text.
-func (f *trainFlags) load(ctx context.Context, c train.Config, stderr io.Writer) (*data.Batches, error) {
-	if len(f.data) == 0 {
-		path, err := defaultText()
-		if err != nil {
-			return nil, err
-		}
-		f.data = []string{path}
+// schedule is the learning rate of a run.
+func (f *trainFlags) schedule(of family) nn.Cosine {
+	steps, warmup, rate := of.steps, of.warmup, of.rate
+	if f.changed("steps") {
+		steps = f.steps
 	}
-	tok, err := tokenizerFor(c.GPT2)
-	if err != nil {
-		return nil, err
+	if f.changed("warmup") {
+		warmup = f.warmup
 	}
-	corpus, err := data.Load(ctx, f.data, tok)
-	if err != nil {
-		return nil, err
+	if f.changed("lr") {
+		rate = f.rate
 	}
-	d := corpus.Summary()
-	fmt.Fprintf(stderr, "data    %d files, %d bytes, %d tokens (%s)\n", d.Files, d.Bytes, d.Tokens, tok.Name())
-	return data.NewBatches(corpus, c.Batch, c.Seq, c.Seed)
+	return nn.Cosine{Peak: rate, Floor: rate / 10, Warmup: min(warmup, steps), Steps: steps}
 }
 
 // onDevice reads the data, plans and trains, and sums up.
 func (f *trainFlags) onDevice(ctx context.Context, dev device.Device, c train.Config, cp *train.Checkpoint, stderr io.Writer) (train.Summary, error) {
+	given := c
+	d, err := f.openData(ctx, &c, stderr)
+	if err != nil {
+		return train.Summary{}, err
+	}
+	s, err := f.onData(ctx, dev, c, given, cp, d, stderr)
+	return s, errors.Join(err, d.close())
+}
+
+// onData plans and trains, and sums up. A run that goes on must find the data
+// that its checkpoint was made with.
+func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given train.Config, cp *train.Checkpoint, d *dataset, stderr io.Writer) (train.Summary, error) {
+	if cp != nil && c != given {
+		return train.Summary{}, usagef("the data are not those of the run in %s: %s", f.out, strings.Join(cp.Differences(c), "; "))
+	}
+	if err := c.Validate(); err != nil {
+		return train.Summary{}, usageError{err}
+	}
 	if err := f.findBatch(ctx, dev.Info(), &c, stderr); err != nil {
 		return train.Summary{}, err
 	}
-	batches, err := f.load(ctx, c, stderr)
+	feed, err := d.feed(context.WithoutCancel(ctx), c) // an interrupted run finishes its step
 	if err != nil {
 		return train.Summary{}, err
 	}
@@ -226,18 +276,18 @@ func (f *trainFlags) onDevice(ctx context.Context, dev device.Device, c train.Co
 	if err != nil {
 		return train.Summary{}, planError(err)
 	}
-	fmt.Fprintf(stderr, "model   %s, %d parameters\n", c.Model, c.GPT2.Parameters())
-	writePlan(newPage(stderr), p)
 	t, err := train.New(dev, c, p.Chosen.Strategy)
 	if err != nil {
 		return train.Summary{}, err
 	}
+	fmt.Fprintf(stderr, "model   %s, %d parameters\n", c.Model, t.Parameters())
+	writePlan(newPage(stderr), p)
 	if f.weights != "" {
 		if err := t.LoadWeights(f.weights); err != nil {
 			return train.Summary{}, errors.Join(usageError{err}, t.Close())
 		}
 	}
-	s, err := f.train(ctx, t, cp, batches, stderr)
+	s, err := f.train(ctx, t, cp, feed, d.test, stderr)
 	if err := errors.Join(err, t.Close()); err != nil {
 		return s, err
 	}
@@ -247,12 +297,12 @@ func (f *trainFlags) onDevice(ctx context.Context, dev device.Device, c train.Co
 }
 
 // train runs the trainer in the folder for results.
-func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Checkpoint, batches *data.Batches, stderr io.Writer) (train.Summary, error) {
+func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Checkpoint, feed train.Feed, test train.Set, stderr io.Writer) (train.Summary, error) {
 	if err := os.MkdirAll(f.out, 0o755); err != nil {
 		return train.Summary{}, err
 	}
 	show := newProgress(stderr)
-	r := &train.Run{Trainer: t, Batches: batches, Dir: f.out, SaveEvery: f.saveEvery, OnStep: show.step}
+	r := &train.Run{Trainer: t, Feed: feed, Test: test, Dir: f.out, SaveEvery: f.saveEvery, TestEvery: f.testEvery, OnStep: show.step, Profile: f.profile}
 	if cp != nil {
 		if err := r.Resume(cp); err != nil {
 			return train.Summary{}, err
@@ -262,11 +312,18 @@ func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Chec
 	out, err := r.Do(ctx)
 	show.end()
 	c := t.Config
-	return train.Summary{Model: c.Model, Parameters: c.GPT2.Parameters(), Batch: c.Batch, Seq: c.Seq, Data: f.data,
+	s := train.Summary{Model: c.Model, Task: c.Task, Parameters: t.Parameters(), Batch: c.Batch, Seq: c.Seq, Data: f.data,
 		MeasuredPeakBytes: out.PeakBytes, MeasuredReservedBytes: out.ReservedBytes,
 		Strategy: c.Describe(t.Strategy), MicroBatch: t.Strategy.MicroBatch, RecomputedBlocks: t.Strategy.Recompute,
 		Steps: out.Steps, ResumedFromStep: from, Interrupted: out.Interrupted,
-		FirstLoss: out.FirstLoss, LastLoss: out.LastLoss, TokensPerSecond: out.TokensPerSecond, Seconds: out.Seconds}, err
+		FirstLoss: out.FirstLoss, LastLoss: out.LastLoss, TokensPerSecond: out.TokensPerSecond, SamplesPerSecond: out.SamplesPerSecond, Seconds: out.Seconds}
+	if out.Test != nil {
+		s.TestSamples, s.TestLoss, s.TestAccuracy = out.Test.Samples, out.Test.Loss, out.Test.Accuracy
+	}
+	if c.Task != train.Classes { // the test set is a part of the text
+		s.TestLoss, s.ValidationLoss = 0, s.TestLoss
+	}
+	return s, err
 }
 
 // report prints what the run came to.
@@ -274,7 +331,13 @@ func (f *trainFlags) report(s train.Summary, w io.Writer) error {
 	if f.json {
 		return json.NewEncoder(w).Encode(s)
 	}
-	fmt.Fprintf(w, "loss    %.3f -> %.3f in %d steps, %.0f tokens/s, %.0f s\n", s.FirstLoss, s.LastLoss, s.Steps, s.TokensPerSecond, s.Seconds)
+	fmt.Fprintf(w, "loss    %.3f -> %.3f in %d steps, %s, %.0f s\n", s.FirstLoss, s.LastLoss, s.Steps, per(s.SamplesPerSecond, s.TokensPerSecond), s.Seconds)
+	switch {
+	case s.ValidationLoss > 0:
+		fmt.Fprintf(w, "kept back: loss %.3f on %d sequences\n", s.ValidationLoss, s.TestSamples)
+	case s.TestSamples > 0:
+		fmt.Fprintf(w, "test    %.2f %% of %d right, loss %.3f\n", 100*s.TestAccuracy, s.TestSamples, s.TestLoss)
+	}
 	fmt.Fprintf(w, "results %s\n", f.out)
 	fmt.Fprintf(w, "a plain step needs  %s\n", bytesText(s.PlainPeakBytes))
 	fmt.Fprintf(w, "the budget was      %s\n", bytesText(s.BudgetBytes))
@@ -283,9 +346,15 @@ func (f *trainFlags) report(s train.Summary, w io.Writer) error {
 	return err
 }
 
-// dataFlags is the --data that the run was given, as flags.
-func (f *trainFlags) dataFlags() string {
+// dataGiven is what the run was given as data, as flags.
+func (f *trainFlags) dataGiven() string {
 	text := ""
+	if f.vocab != "" {
+		text += " --vocab " + quoted(f.vocab)
+	}
+	if f.validation != 0 {
+		text += fmt.Sprintf(" --validation %v", f.validation)
+	}
 	if f.changed("data") {
 		for _, d := range f.data {
 			text += " --data " + quoted(d)

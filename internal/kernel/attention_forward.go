@@ -61,20 +61,30 @@ func (kn *microKernel) newForward(a *Attention, head, first, size int, room *loa
 }
 
 func (f *forward) run() {
+	f.begin()
+	for key := 0; key < f.visible(f.first+f.n-1); key += keyBlock {
+		n := min(keyBlock, f.S-key)
+		scaleRows(f.scaled, f.k.from(key), n, f.D, f.Scale)
+		f.block(key, n, f.scaled, f.v.from(key))
+	}
+	f.finish()
+}
+
+// begin starts with no key seen.
+func (f *forward) begin() {
 	clear(f.sum)
 	for i := range f.max {
 		f.max[i] = minusInf
 	}
-	for key := 0; key < f.visible(f.first+f.n-1); key += keyBlock {
-		n := min(keyBlock, f.S-key)
-		scaleRows(f.scaled, f.k.from(key), n, f.D, f.Scale)
-		k := f.packColumns(f.packK, f.scaled.byRow(), n, f.D)
-		v := f.packColumns(f.packV, f.v.from(key).byColumn(), f.D, n)
-		for i := 0; i < f.n; i += f.a.width {
-			f.strip(i, key, &k, &v)
-		}
+}
+
+// block adds n keys, from key on, that are scaled.
+func (f *forward) block(key, n int, keys, values rowsOf) {
+	k := f.packColumns(f.packK, keys.byRow(), n, f.D)
+	v := f.packColumns(f.packV, values.byColumn(), f.D, n)
+	for i := 0; i < f.n; i += f.a.width {
+		f.strip(i, key, &k, &v)
 	}
-	f.finish()
 }
 
 // strip adds a block of keys, from key on, to the strip of queries from i on.

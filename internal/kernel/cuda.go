@@ -38,6 +38,7 @@ var (
 	imageCode         = newCUDACode("image", 70)
 	indexCode         = newCUDACode("index", 70)
 	optimCode         = newCUDACode("optim", 70)
+	pagedCode         = newCUDACode("paged", 70)
 	reduceCode        = newCUDACode("reduce", 70)
 	rowsCode          = newCUDACode("rows", 70)
 )

@@ -112,3 +112,14 @@ func (s *attentionHalfShape) grid(n, heads, keys int, grad bool) device.Grid {
 	mine := rows * (1 + flag(grad))
 	return device.Grid{X: blocks(n, rows), Y: heads, Block: 128, Shared: 2 * (mine + 2*keys) * (s.d + 8)}
 }
+
+func cudaPagedWrite(l *device.Launch, q *device.CUDAQueue) {
+	q.Run(pagedCode, "paged_write", device.Grid{X: l.Int[1], Block: threads}, l)
+}
+
+func cudaPagedAttention(l *device.Launch, q *device.CUDAQueue) {
+	if p := loadPaged(l); p.D > 256 {
+		panic(fmt.Sprintf("kernel.PagedAttention: heads of %d elements; CUDA devices take up to 256", p.D))
+	}
+	q.Run(pagedCode, "paged_attention", warps(l.Int[1]*l.Int[2]), l)
+}

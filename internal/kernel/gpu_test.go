@@ -44,7 +44,7 @@ type elsewhere struct {
 	device.Stream
 	next    device.Ptr // free memory of the GPU
 	moved   []move
-	lacking bool // the kernel has no version
+	lacking bool // the kernel can't be tried so
 }
 
 // move is a piece of Go memory with its place on the GPU.
@@ -64,7 +64,7 @@ func (s *elsewhere) add(data []byte) {
 }
 
 func (s *elsewhere) Launch(l *device.Launch) {
-	if l.Kernel.CUDA == nil {
+	if l.Kernel == pagedWriteKernel || l.Kernel == pagedAttentionKernel { // their tables hold addresses of Go memory
 		s.lacking = true
 		return
 	}

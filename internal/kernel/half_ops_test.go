@@ -238,10 +238,11 @@ func TestHalfOperands(t *testing.T) {
 			op.run(s, plain, wide[1])
 			for i, n := range op.free {
 				want := rounded(types[i], device.Float32s(plain[i].Ptr, n))
-				got := device.Float32s(mixed[i].Ptr, n)
+				got := make([]float32, n)
 				if types[i] != device.Float32 {
-					got = make([]float32, n)
 					widen(types[i], got, halves[i])
+				} else {
+					copy(got, device.Float32s(mixed[i].Ptr, n))
 				}
 				compare(t, fmt.Sprintf("%s with %v: operand %d", op.name, types, i), got, want)
 			}

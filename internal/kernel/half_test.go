@@ -136,3 +136,28 @@ func testHalfLengths(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkHalf converts 4096 numbers, and multiplies matrices of bfloat16.
+func BenchmarkHalf(b *testing.B) {
+	wide, bits := make([]float32, 4096), make([]uint16, 4096)
+	for _, h := range halfTypes {
+		b.Run("widen/"+h.t.String(), func(b *testing.B) {
+			b.SetBytes(6 * 4096)
+			for b.Loop() {
+				widen(h.t, wide, bits)
+			}
+		})
+		b.Run("narrow/"+h.t.String(), func(b *testing.B) {
+			b.SetBytes(6 * 4096)
+			for b.Loop() {
+				narrow(h.t, bits, wide)
+			}
+		})
+	}
+	var mem benchMemory
+	for _, t := range []device.DType{device.Float32, device.BFloat16} {
+		of := func(n int) Array { return Array{mem.ptr(n).Ptr, t} }
+		g := Gemm{M: 1024, N: 2304, K: 768, A: of(1024 * 768), LDA: 768, B: of(768 * 2304), LDB: 2304, C: of(1024 * 2304), LDC: 2304}
+		benchFlops(b, "qkv/"+t.String(), func(s device.Stream) { MatMul(s, g) })
+	}
+}

@@ -11,6 +11,7 @@ func All() []*device.Kernel {
 		maxPoolKernel, maxPoolGradKernel, avgPoolKernel, avgPoolGradKernel,
 		attentionForwardKernel,
 		attentionBackwardKernel,
+		pagedWriteKernel, pagedAttentionKernel,
 		fillKernel, copyKernel, sumKernel,
 		unaryKernel, unaryGradKernel, binaryKernel, scaleKernel,
 		layerNormKernel, layerNormApplyKernel, layerNormGradKernel,

@@ -87,6 +87,8 @@ func TestQueueingAllocatesNothing(t *testing.T) {
 		"Clamp":            func() { Clamp(s, 10, p, q, -1, 1) },
 		"ClampGrad":        func() { ClampGrad(s, 10, p, q, q, -1, 1, true) },
 		"ClipScale":        func() { ClipScale(s, p, p, q, 1) },
+		"PagedWrite":       func() { PagedWrite(s, somePages) },
+		"PagedAttention":   func() { PagedAttention(s, somePages) },
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 {
 			t.Errorf("%s allocates %v times", name, n)
@@ -129,6 +131,8 @@ func TestMisuse(t *testing.T) {
 		"more than there are":   func() { TopK(s, 1, 3, 4, p, p, p) },
 		"no mask":               func() { Select(s, 1, p, none, p, p, 0) },
 		"no norm":               func() { ClipScale(s, p, none, p, 1) },
+		"pages of no token":     func() { b := somePages; b.PageTokens = 0; PagedWrite(s, b) },
+		"no page table":         func() { b := somePages; b.Table = 0; PagedAttention(s, b) },
 	} {
 		func() {
 			defer func() {
