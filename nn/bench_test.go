@@ -1,8 +1,13 @@
 package nn_test
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
+	"github.com/headroom-go/headroom/alloc"
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/device/devicetest"
 	"github.com/headroom-go/headroom/nn"
 	"github.com/headroom-go/headroom/tensor"
 	"github.com/headroom-go/headroom/trace"
@@ -17,6 +22,88 @@ func BenchmarkBERTBaseStep(b *testing.B) {
 	benchmark(b, model, []*tensor.Tensor{x, mask, y}, func() *tensor.Tensor {
 		return model.Loss(nn.BERTInput{Tokens: x, Mask: mask}, y)
 	})
+}
+
+// BenchmarkGPT2Step is a step in each precision: of 2 sequences of 64 on the
+// host, or of 16 sequences of 1024 on the device that the flag -device names.
+func BenchmarkGPT2Step(b *testing.B) {
+	batch, seq := 2, 64
+	if devicetest.Chosen() != "" {
+		batch, seq = 16, 1024
+	}
+	c, _ := nn.LookupGPT2("gpt2")
+	for _, d := range []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16} {
+		b.Run(d.String(), func(b *testing.B) {
+			rt := on(b, devicetest.Open(b, "host:6GiB"))
+			model := nn.NewGPT2(rt, c, 1)
+			x, y := rt.FromInt32s(trace.Input, ramp(batch*seq, 50000), batch, seq), rt.FromInt32s(trace.Input, ramp(batch*seq, 49999), batch, seq)
+			var maps uint64 // by the end of the first step
+			benchmark(b, model, []*tensor.Tensor{x, y}, func() (loss *tensor.Tensor) {
+				rt.Autocast(d, func() { loss = model.Loss(x, y) })
+				if st := rt.Allocator().Stats(); maps == 0 {
+					maps = st.Maps + st.ViewMaps
+				}
+				return loss
+			})
+			b.ReportMetric(float64(batch*seq*b.N)/b.Elapsed().Seconds(), "tokens/s")
+			st := rt.Allocator().Stats()
+			b.ReportMetric(float64(st.PeakReserved)/(1<<20), "MiB")
+			b.ReportMetric(float64(st.Maps+st.ViewMaps-maps)/float64(b.N), "maps/op")
+		})
+	}
+}
+
+// BenchmarkGPT2Kernels is the time that each kernel takes in a step of
+// BenchmarkGPT2Step in bfloat16, one launch at a time.
+func BenchmarkGPT2Kernels(b *testing.B) {
+	if devicetest.Chosen() == "" {
+		b.Skip("the flag -device names no device")
+	}
+	const batch, seq = 16, 1024
+	dev := devicetest.Open(b, "")
+	mem, err := alloc.New(dev, alloc.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	stream, err := dev.NewStream()
+	if err != nil {
+		b.Fatal(err)
+	}
+	clock := &stopwatch{Stream: stream, spent: map[string]time.Duration{}, launches: map[string]int{}}
+	rt := tensor.New(mem, clock)
+	c, _ := nn.LookupGPT2("gpt2")
+	model := nn.NewGPT2(rt, c, 1)
+	x, y := rt.FromInt32s(trace.Input, ramp(batch*seq, 50000), batch, seq), rt.FromInt32s(trace.Input, ramp(batch*seq, 49999), batch, seq)
+	benchmark(b, model, []*tensor.Tensor{x, y}, func() (loss *tensor.Tensor) {
+		clear(clock.spent)
+		clear(clock.launches)
+		rt.Autocast(tensor.BFloat16, func() { loss = model.Loss(x, y) })
+		return loss
+	})
+	for name, t := range clock.spent {
+		b.ReportMetric(t.Seconds()*1e3, name+"-ms")
+		b.ReportMetric(float64(clock.launches[name]), name+"-launches")
+	}
+}
+
+// stopwatch is a stream that waits for each launch.
+type stopwatch struct {
+	device.Stream
+	spent    map[string]time.Duration
+	launches map[string]int
+}
+
+func (s *stopwatch) Launch(l *device.Launch) {
+	_ = s.Stream.Sync()
+	begin := time.Now()
+	s.Stream.Launch(l)
+	_ = s.Stream.Sync()
+	name := l.Kernel.Name
+	if name == "matmul" || name == "copy" || name == "sum" || name == "binary" {
+		name += fmt.Sprintf("/%v%v%v", l.Int[0], l.Type[0], l.Type[2])
+	}
+	s.spent[name] += time.Since(begin)
+	s.launches[name]++
 }
 
 // BenchmarkResNet18Step is a step on 16 images of 64×64.
@@ -34,12 +121,16 @@ func BenchmarkResNet18Step(b *testing.B) {
 
 func benchmark(b *testing.B, m nn.Module, inputs []*tensor.Tensor, loss func() *tensor.Tensor) {
 	opt := nn.NewOptimizer(m.Parameters(), nn.AdamWOptions{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8})
+	var queued time.Duration
+	defer func() { b.ReportMetric(queued.Seconds()*1e3/float64(b.N), "queueing-ms/op") }()
 	for b.Loop() {
+		begin := time.Now()
 		l := loss()
 		l.Backward(1)
 		l.Release()
 		opt.Step(1e-4, nil)
 		nn.ZeroGrad(m)
+		queued += time.Since(begin)
 		if err := m.Parameters()[0].Runtime().Sync(); err != nil {
 			b.Fatal(err)
 		}

@@ -165,7 +165,7 @@ func TestMixedResNet(t *testing.T) {
 		opt.Release()
 		nn.Release(model)
 	}
-	near(t, "first loss", curves[1][0], curves[0][0], 2e-3)
+	near(t, "first loss", curves[1][0], curves[0][0], 1e-2) // as far as devices with other orders of addition are apart
 	nearAll(t, "loss", curves[1], curves[0], 2e-2)
 }
 

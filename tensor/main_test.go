@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/headroom-go/headroom/alloc"
-	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/device/devicetest"
 	"github.com/headroom-go/headroom/tensor"
 )
 
@@ -15,13 +15,11 @@ func runtime(t testing.TB) *tensor.Runtime {
 	return runtimeOn(t, "host:64MiB")
 }
 
-// runtimeOn is runtime on another device.
+// runtimeOn is runtime on another device, or on the one that the flag -device
+// of the test names.
 func runtimeOn(t testing.TB, spec string) *tensor.Runtime {
 	t.Helper()
-	dev, err := device.Open(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dev := devicetest.Open(t, spec)
 	mem, err := alloc.New(dev, alloc.Options{})
 	if err != nil {
 		t.Fatal(err)

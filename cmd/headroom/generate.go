@@ -97,7 +97,7 @@ func (f *generateFlags) run(ctx context.Context, stdin io.Reader, stdout, stderr
 	if err != nil {
 		return usageError{err}
 	}
-	dev, err := device.Open(f.device)
+	dev, err := openDevice(f.device)
 	if err != nil {
 		return usageError{err}
 	}

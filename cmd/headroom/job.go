@@ -41,7 +41,7 @@ func (j *jobFlags) add(f *pflag.FlagSet) {
 			models = append(models, strings.Join(family.models, ", "))
 		}
 	}
-	f.StringVar(&j.device, "device", "host:256MiB", "`DEVICE` to run on, with the memory that there is: host:SIZE, or null:SIZE for plans")
+	f.StringVar(&j.device, "device", "host:256MiB", "`DEVICE` to run on, with the memory that there is: host:SIZE, cuda:N or cuda:N,SIZE, or null:SIZE for plans")
 	f.StringVar(&j.model, "model", "gpt2-mini", "`NAME` of the model: "+strings.Join(models, "; "))
 	f.StringVar(&j.task, "task", "", "what BERT learns: masked (words hidden from it), or classes (of texts) (default masked)")
 	f.StringVar(&j.optimizer, "optimizer", "", "adamw, or sgd with momentum (default by model: "+defaults(func(f family) string { return f.optimizer })+")")
@@ -146,7 +146,7 @@ func (j *jobFlags) findBatch(ctx context.Context, info device.Info, c *train.Con
 
 // open opens the device.
 func (j *jobFlags) open() (device.Device, error) {
-	dev, err := device.Open(j.device)
+	dev, err := openDevice(j.device)
 	if err != nil {
 		return nil, usageError{err}
 	}

@@ -45,8 +45,8 @@ type Paged struct {
 }
 
 var (
-	pagedWriteKernel     = &device.Kernel{Name: "paged_write", Host: pagedWriteHost}
-	pagedAttentionKernel = &device.Kernel{Name: "paged_attention", Host: microKernels[0].pagedAttention}
+	pagedWriteKernel     = &device.Kernel{Name: "paged_write", Host: pagedWriteHost, CUDA: cudaPagedWrite}
+	pagedAttentionKernel = &device.Kernel{Name: "paged_attention", Host: microKernels[0].pagedAttention, CUDA: cudaPagedAttention}
 )
 
 // PagedWrite copies the keys and values of the new tokens into their pages.

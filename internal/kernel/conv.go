@@ -41,9 +41,9 @@ type Conv struct {
 }
 
 var (
-	convKernel           = &device.Kernel{Name: "conv", Host: microKernels[0].conv}
-	convGradInputKernel  = &device.Kernel{Name: "conv_grad_input", Host: microKernels[0].convGradInput}
-	convGradWeightKernel = &device.Kernel{Name: "conv_grad_weight", Host: microKernels[0].convGradWeight}
+	convKernel           = &device.Kernel{Name: "conv", Host: microKernels[0].conv, CUDA: cudaConv("conv", 2)}
+	convGradInputKernel  = &device.Kernel{Name: "conv_grad_input", Host: microKernels[0].convGradInput, CUDA: cudaConv("conv_grad_input", 0)}
+	convGradWeightKernel = &device.Kernel{Name: "conv_grad_weight", Host: microKernels[0].convGradWeight, CUDA: cudaConv("conv_grad_weight", 1)}
 )
 
 // Convolve computes Y.

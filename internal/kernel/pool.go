@@ -124,10 +124,10 @@ func (p *Pool) run(w *device.Workers, sizes [3]int, to, a, b numbers, accumulate
 func (p *Pool) planes() (x, y int) { return p.H * p.W, p.OH * p.OW }
 
 var (
-	maxPoolKernel     = &device.Kernel{Name: "max_pool", Host: maxPoolHost}
-	maxPoolGradKernel = &device.Kernel{Name: "max_pool_grad", Host: maxPoolGradHost}
-	avgPoolKernel     = &device.Kernel{Name: "avg_pool", Host: avgPoolHost}
-	avgPoolGradKernel = &device.Kernel{Name: "avg_pool_grad", Host: avgPoolGradHost}
+	maxPoolKernel     = &device.Kernel{Name: "max_pool", Host: maxPoolHost, CUDA: cudaPool("max_pool", false)}
+	maxPoolGradKernel = &device.Kernel{Name: "max_pool_grad", Host: maxPoolGradHost, CUDA: cudaPool("max_pool_grad", true)}
+	avgPoolKernel     = &device.Kernel{Name: "avg_pool", Host: avgPoolHost, CUDA: cudaPool("avg_pool", false)}
+	avgPoolGradKernel = &device.Kernel{Name: "avg_pool_grad", Host: avgPoolGradHost, CUDA: cudaPool("avg_pool_grad", true)}
 )
 
 // MaxPool sets Y to the greatest elements of the windows.

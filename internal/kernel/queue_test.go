@@ -153,8 +153,8 @@ func TestMisuse(t *testing.T) {
 func TestKernelNames(t *testing.T) {
 	seen := map[string]bool{}
 	for _, k := range All() {
-		if seen[k.Name] || k.Name == "" || k.Host == nil {
-			t.Errorf("kernel %q is there twice, or lacks a name or its code", k.Name)
+		if seen[k.Name] || k.Name == "" || k.Host == nil || k.CUDA == nil {
+			t.Errorf("kernel %q is there twice, or lacks a name or its code for the host or CUDA", k.Name)
 		}
 		seen[k.Name] = true
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/headroom-go/headroom/device"
 )
 
-var selectKernel = &device.Kernel{Name: "select", Host: selectHost}
+var selectKernel = &device.Kernel{Name: "select", Host: selectHost, CUDA: cudaElements(elementwiseCode, "select")}
 
 // Select sets y to a where mask, of int32, is not 0, and to b elsewhere, for n
 // elements. An missing operand a or b stands for value. y may be a or b.
@@ -34,7 +34,7 @@ func selectHost(l *device.Launch, w *device.Workers) {
 	})
 }
 
-var equalKernel = &device.Kernel{Name: "equal", Host: equalHost}
+var equalKernel = &device.Kernel{Name: "equal", Host: equalHost, CUDA: cudaElements(elementwiseCode, "equal")}
 
 // Equal sets y, of int32, to 1 where x, of int32, is value, and to 0
 // elsewhere, for n elements.
@@ -55,7 +55,7 @@ func equalHost(l *device.Launch, w *device.Workers) {
 	})
 }
 
-var topKKernel = &device.Kernel{Name: "top_k", Host: topKHost}
+var topKKernel = &device.Kernel{Name: "top_k", Host: topKHost, CUDA: cudaWarps(reduceCode, "top_k")}
 
 // TopK sets each row of y to the k greatest elements of that row of x
 // (rows × cols), the greatest first, and index, of int32, to their columns.
@@ -101,8 +101,8 @@ func topK(y *numbers, first int, index []int32, x []float32) {
 }
 
 var (
-	gatherKernel     = &device.Kernel{Name: "gather", Host: gatherHost}
-	gatherGradKernel = &device.Kernel{Name: "gather_grad", Host: gatherGradHost}
+	gatherKernel     = &device.Kernel{Name: "gather", Host: gatherHost, CUDA: cudaTable(indexCode, "gather", 2)}
+	gatherGradKernel = &device.Kernel{Name: "gather_grad", Host: gatherGradHost, CUDA: cudaElements(indexCode, "gather_grad")}
 )
 
 // Gather sets element j of each row of y (rows × k) to the element of that row
@@ -154,7 +154,7 @@ func gatherGradHost(l *device.Launch, w *device.Workers) {
 	})
 }
 
-var cumSumKernel = &device.Kernel{Name: "cum_sum", Host: cumSumHost}
+var cumSumKernel = &device.Kernel{Name: "cum_sum", Host: cumSumHost, CUDA: cudaWarps(reduceCode, "cum_sum")}
 
 // CumSum sets each element of y to the sum of the elements of its row of x
 // (rows × cols) up to it, or from it on with backwards, or adds that with
@@ -187,8 +187,8 @@ func cumSumHost(l *device.Launch, w *device.Workers) {
 }
 
 var (
-	clampKernel     = &device.Kernel{Name: "clamp", Host: clampHost}
-	clampGradKernel = &device.Kernel{Name: "clamp_grad", Host: clampGradHost}
+	clampKernel     = &device.Kernel{Name: "clamp", Host: clampHost, CUDA: cudaElements(elementwiseCode, "clamp")}
+	clampGradKernel = &device.Kernel{Name: "clamp_grad", Host: clampGradHost, CUDA: cudaElements(elementwiseCode, "clamp_grad")}
 )
 
 // Clamp sets y = min(max(x, least), most) for n elements. y may be x.
