@@ -17,7 +17,7 @@ import (
 // greatest use in each ten seconds of the last ten minutes. Sen's interval comes
 // from the variance of Kendall's statistic: memory grows if its lower end is above
 // 0, and if it still does: from the second to the last third of the time the
-// greatest use must have risen by half of what the slope says.
+// median must have risen by half of what the slope says.
 //
 // P. K. Sen, Estimates of the Regression Coefficient Based on Kendall's Tau,
 // Journal of the American Statistical Association 63 (1968), 1379–1389.
@@ -79,16 +79,21 @@ func foresee(points []point, free uint64) Forecast {
 // still says whether points that rose by slope do so to the end.
 func still(points []point, slope float64) bool {
 	first, third := points[0].t, (points[len(points)-1].t-points[0].t)/3
-	var second, last float64
+	var second, last []float64
 	for _, p := range points {
 		switch {
 		case p.t >= first+2*third:
-			last = max(last, p.bytes)
+			last = append(last, p.bytes)
 		case p.t >= first+third:
-			second = max(second, p.bytes)
+			second = append(second, p.bytes)
 		}
 	}
-	return last-second >= slope*third/2
+	return len(second) > 0 && median(last)-median(second) >= slope*third/2
+}
+
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
 }
 
 // theilSen gives the median slope in bytes a second and its interval. The times
