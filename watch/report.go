@@ -159,19 +159,20 @@ func (d *DeviceReport) holders() string {
 	}
 	var list []string
 	for i := range d.Processes {
-		list = append(list, d.Processes[i].who()+" "+d.Processes[i].Holds())
+		p := &d.Processes[i]
+		text := p.who() + " " + p.Amount()
+		if p.Dead {
+			text += " (dead)"
+		}
+		list = append(list, text)
 	}
 	return some(list, 3)
 }
 
-// Holds is the text for what a process holds.
-func (p *Process) Holds() string {
-	text := size.Format(p.Bytes)
+// Amount is the text for how much a process holds.
+func (p *Process) Amount() string {
 	if p.BytesUnknown {
-		text = "?"
+		return "?"
 	}
-	if p.Dead {
-		text += " (dead)"
-	}
-	return text
+	return size.Format(p.Bytes)
 }

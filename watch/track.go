@@ -163,7 +163,9 @@ func (t *track) sayOrphaned() string {
 func (t *track) sayIdle() string {
 	var holders []string
 	for _, p := range t.device.Processes {
-		holders = append(holders, p.who())
+		if !p.Dead {
+			holders = append(holders, p.who())
+		}
 	}
 	text := fmt.Sprintf("%s held and nothing computed for %s", size.Format(t.device.UsedBytes), about(t.idle.Seconds()))
 	if len(holders) > 0 {

@@ -169,7 +169,7 @@ func (v *view) head(p *page, r watch.Report) {
 		parts = append(parts, fmt.Sprintf("alarms %d", n))
 	}
 	if v.keys {
-		parts = append(parts, "q quits, h shows "+spanText(shortSpan+longSpan-v.span))
+		parts = append(parts, "q quit  h "+spanText(shortSpan+longSpan-v.span))
 	}
 	p.line(bold, "%s", strings.Join(parts, "  "))
 	for _, a := range r.Alarms {
@@ -192,11 +192,14 @@ func (v *view) device(p *page, r *watch.Report, i, most int) {
 	if most >= 0 {
 		v.course(p, d, i)
 	}
-	if d.Forecast != nil {
-		p.line(plain, "  grows by %s", d.Forecast)
-	}
+	growing := false
 	for _, a := range r.Alarmed(d) {
-		p.line(bad, "  %s since %s: %s", strings.ToUpper(string(a.Rule)), a.Since.Format("15:04"), a.Text)
+		growing = growing || a.Rule == watch.Growing
+		_, text, _ := strings.Cut(a.Text, ": ") // the GPU's number stands above
+		p.line(bad, "  %s since %s: %s", strings.ToUpper(string(a.Rule)), a.Since.Format("15:04"), text)
+	}
+	if d.Forecast != nil && !growing {
+		p.line(plain, "  grows by %s", d.Forecast)
 	}
 	writeHolders(p, d, most)
 }
@@ -240,7 +243,11 @@ func writeHolders(p *page, d *watch.DeviceReport, most int) {
 		if h.GrownBytes > 0 {
 			grown = "+" + size.Format(uint64(h.GrownBytes)) + "/10 min"
 		}
-		rows = append(rows, []string{"", fmt.Sprint(h.PID), h.Holds(), grown, h.User, place(h), h.Command})
+		user := h.User
+		if h.Dead {
+			user = "(dead)"
+		}
+		rows = append(rows, []string{"", fmt.Sprint(h.PID), h.Amount(), grown, user, place(h), h.Command})
 	}
 	p.table("lrrlllm", rows...)
 	if more := len(d.Processes) - len(shown); more > 0 {
