@@ -24,7 +24,8 @@ var imports = map[string][]string{
 	"internal/size":        {},
 	"internal/atomicfile":  {},
 	"internal/safetensors": {"internal/atomicfile"},
-	"device":               {"internal/invariant", "internal/size"},
+	"device":               {"internal/cuda", "internal/invariant", "internal/size"},
+	"internal/cuda":        {},
 	"internal/placement":   {},
 	"alloc":                {"device", "trace", "internal/placement", "internal/invariant", "internal/size"},
 	"internal/kernel":      {"device", "internal/invariant"},
@@ -44,7 +45,7 @@ var imports = map[string][]string{
 }
 
 // unsafeAllowed are the packages that may import unsafe.
-var unsafeAllowed = []string{"device", "internal/kernel"}
+var unsafeAllowed = []string{"device", "internal/kernel", "internal/cuda"}
 
 // source is one parsed file that is part of the program.
 type source struct {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/device/devicetest"
 	"github.com/headroom-go/headroom/internal/invariant"
 	"github.com/headroom-go/headroom/trace"
 )
@@ -41,6 +42,15 @@ func TestContent(t *testing.T) {
 			t.Errorf("nothing was moved, stitched or used again: %+v", st)
 		}
 	})
+}
+
+// TestContentChosen is TestContent on the device that the flag -device names.
+func TestContentChosen(t *testing.T) {
+	if devicetest.Chosen() == "" {
+		t.Skip("the flag -device names none")
+	}
+	st := fill(t, devicetest.Open(t, ""))
+	t.Logf("%+v", st)
 }
 
 // content is a block and what is in it.

@@ -1,7 +1,8 @@
 // Package device offers memory, streams, events, copies and launches behind one
 // interface, with three devices: host (this machine's memory and processors),
-// null (addresses of any size, nothing computed) and, later, CUDA. Host memory
-// also comes shared (OpenSharedHost) and pinned (OpenPinned).
+// null (addresses of any size, nothing computed) and CUDA (a GPU). Host memory
+// also comes shared (OpenSharedHost) and pinned (OpenPinned, and OpenPinned of
+// a CUDA device).
 //
 // # The model
 //
@@ -47,6 +48,8 @@ const (
 	Host Kind = iota
 	// Null hands out addresses, holds no data and computes nothing.
 	Null
+	// CUDA computes on a GPU in its memory.
+	CUDA
 )
 
 // Info describes a device. It never changes while the device is open.
@@ -58,6 +61,8 @@ type Info struct {
 	Virtual     bool   // Reserve, Release, Create, Destroy, Map and Unmap work
 	Alias       bool   // a handle may be mapped at several places at once
 	Workers     int    // host threads that compute; 0 where there are none
+	Model       string // what a GPU's maker calls it; empty for others
+	Overhead    uint64 // bytes of a GPU's memory that this program takes beside the capacity: its context and workspace
 }
 
 // ErrOutOfMemory is returned (wrapped, with the figures) by Alloc and Create
@@ -180,4 +185,7 @@ type Kernel struct {
 	// Host runs the launch on the host device, spread over w. l is valid until
 	// it returns.
 	Host func(l *Launch, w *Workers)
+	// CUDA queues the launch on a CUDA device's stream; nil if the kernel has no
+	// version for it. l is a copy that the function may change.
+	CUDA func(l *Launch, q *CUDAQueue)
 }

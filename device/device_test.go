@@ -80,6 +80,33 @@ func TestNull(t *testing.T) {
 	}
 }
 
+func TestFakeCUDA(t *testing.T) {
+	devicetest.Run(t, func(t *testing.T) device.Device { return device.OpenFakeCUDA(t, testCapacity+1<<20, false) })
+}
+
+func TestFakeCUDAPlain(t *testing.T) {
+	devicetest.Run(t, func(t *testing.T) device.Device { return device.OpenFakeCUDA(t, testCapacity+1<<20, true) })
+}
+
+func TestFakeCUDAPinned(t *testing.T) {
+	devicetest.Run(t, func(t *testing.T) device.Device {
+		d, err := device.OpenFakeCUDA(t, 0, false).OpenPinned(testCapacity)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	})
+}
+
+// TestChosen tests the device that the flag -device names, whose capacity must
+// be as Run wants it: such as cuda:0,64MiB.
+func TestChosen(t *testing.T) {
+	if devicetest.Chosen() == "" {
+		t.Skip("the flag -device names none")
+	}
+	devicetest.Run(t, func(t *testing.T) device.Device { return devicetest.Open(t, "") })
+}
+
 func TestOpen(t *testing.T) {
 	for _, c := range []struct {
 		spec, name string
@@ -136,7 +163,7 @@ func TestOpenWholeMachine(t *testing.T) {
 func TestOpenErrors(t *testing.T) {
 	for spec, want := range map[string]string{
 		"":           "unknown device",
-		"tpu:0":      `unknown device "tpu:0": use host:SIZE, null:SIZE`,
+		"tpu:0":      `unknown device "tpu:0": use host:SIZE, null:SIZE, cuda:N`,
 		"null":       "has no size",
 		"null:":      "does not start with a number",
 		"host:":      "does not start with a number",
@@ -148,6 +175,14 @@ func TestOpenErrors(t *testing.T) {
 		"host:1GiB,pinned": "unknown unit",
 		"host:0,shared":    "has no memory",
 		",shared":          "unknown device",
+
+		"cuda":         "unknown device",
+		"cuda:":        "no number of a GPU",
+		"cuda:-1":      "no number of a GPU",
+		"cuda:0,":      "does not start with a number",
+		"cuda:0,0":     "has no memory",
+		"cuda:0:8GiB":  "no number of a GPU",
+		"cuda:99,1GiB": `device "cuda:99,1GiB": `,
 	} {
 		if d, err := device.Open(spec); d != nil || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Open(%q) = %v, %v; want an error with %q", spec, d, err, want)

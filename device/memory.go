@@ -28,8 +28,10 @@ type plainMemory interface {
 // virtualMemory carries out the calls on addresses and handles.
 type virtualMemory interface {
 	reserve(size uint64) (Ptr, error)
-	// release gives back the addresses and whatever is mapped there.
+	// release gives back addresses where nothing is mapped.
 	release(p Ptr, size uint64) error
+	// create takes memory from the system for a handle that is new.
+	create(h Handle) error
 	// attach maps all handles, or none and returns an error.
 	attach(p Ptr, handles []Handle) error
 	// detach is the reverse of attach, all or none.
@@ -55,7 +57,7 @@ func (m *memory) Alloc(n uint64) (Ptr, error) {
 	}
 	p, err := m.plain.alloc(n)
 	if err != nil {
-		return 0, fmt.Errorf("%w: the system has no %s for %s: %w", ErrOutOfMemory, size.Format(n), m.book.info.Name, err)
+		return 0, m.lacking(n, err)
 	}
 	m.book.alloc(p, n)
 	return p, nil
@@ -113,7 +115,17 @@ func (m *memory) Create() (Handle, error) {
 	if err := m.book.checkCreate(); err != nil {
 		return 0, err
 	}
-	return m.book.create(), nil
+	h := m.book.create()
+	if err := m.virtual.create(h); err != nil {
+		m.book.destroy(h)
+		return 0, m.lacking(m.book.info.Granularity, err)
+	}
+	return h, nil
+}
+
+// lacking is the error of a request that the system cannot serve.
+func (m *memory) lacking(n uint64, err error) error {
+	return fmt.Errorf("%w: the system has no %s for %s: %w", ErrOutOfMemory, size.Format(n), m.book.info.Name, err)
 }
 
 // Destroy implements Device.
@@ -175,6 +187,9 @@ func (m *memory) close() error {
 func (m *memory) giveBack() (err error) {
 	for p, n := range m.book.plain {
 		err = errors.Join(err, m.plain.free(p, n))
+	}
+	for p, h := range m.book.mapped {
+		err = errors.Join(err, m.virtual.detach(p, []Handle{h}))
 	}
 	for _, r := range m.book.ranges {
 		err = errors.Join(err, m.virtual.release(r.start, r.size))

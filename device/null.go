@@ -103,6 +103,7 @@ func (a *addressSpace) reserve(n uint64) (Ptr, error) { return a.take(n, a.granu
 
 func (*addressSpace) free(Ptr, uint64) error     { return nil }
 func (*addressSpace) release(Ptr, uint64) error  { return nil }
+func (*addressSpace) create(Handle) error        { return nil }
 func (*addressSpace) attach(Ptr, []Handle) error { return nil }
 func (*addressSpace) detach(Ptr, []Handle) error { return nil }
 func (*addressSpace) discard(Handle) error       { return nil }

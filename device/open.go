@@ -2,6 +2,7 @@ package device
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/headroom-go/headroom/internal/size"
@@ -14,14 +15,21 @@ import (
 //	host:256MiB,shared
 //	              the same with handles that can be mapped at several places and
 //	              by other processes; also host,shared
+//	cuda:0        a GPU by its number, with all memory that is free on it now
+//	cuda:0,8GiB   the same with at most 8 GiB of its memory
 //	null:24GiB    a device of 24 GiB with virtual memory and aliases that computes nothing
 //
-// OpenHost, OpenSharedHost and OpenNull have more options.
-func Open(spec string) (Device, error) {
+// folders are patterns of where to look for CUDA's libraries after the loader
+// did; OpenHost, OpenSharedHost, OpenNull and OpenCUDA have
+// more options.
+func Open(spec string, folders ...string) (Device, error) {
+	if gpu, ok := strings.CutPrefix(spec, "cuda:"); ok {
+		return openCUDA(spec, gpu, folders)
+	}
 	plain, shared := strings.CutSuffix(spec, ",shared")
 	kind, amount, sized := strings.Cut(plain, ":")
 	if kind != "host" && kind != "null" {
-		return nil, fmt.Errorf("unknown device %q: use host:SIZE, null:SIZE or host, such as host:256MiB", spec)
+		return nil, fmt.Errorf("unknown device %q: use host:SIZE, null:SIZE, cuda:N or host, such as host:256MiB", spec)
 	}
 	if shared && kind == "null" {
 		return nil, fmt.Errorf("device %q has no memory to share: only host:SIZE,shared has", spec)
@@ -54,4 +62,27 @@ func openHost(o HostOptions, shared bool) (Device, error) {
 		return OpenSharedHost(o)
 	}
 	return OpenHost(o)
+}
+
+// openCUDA opens a GPU by what follows "cuda:".
+func openCUDA(spec, gpu string, folders []string) (Device, error) {
+	number, amount, sized := strings.Cut(gpu, ",")
+	n, err := strconv.Atoi(number)
+	if err != nil || n < 0 {
+		return nil, fmt.Errorf("device %q: %q is no number of a GPU: write it like cuda:0 or cuda:0,8GiB", spec, number)
+	}
+	o := CUDAOptions{Number: n, Folders: folders}
+	if sized {
+		if o.Budget, err = size.Parse(amount); err != nil {
+			return nil, fmt.Errorf("device %q: %w", spec, err)
+		}
+		if o.Budget == 0 {
+			return nil, fmt.Errorf("device %q has no memory: write its size like cuda:0,8GiB", spec)
+		}
+	}
+	d, err := OpenCUDA(o)
+	if err != nil {
+		return nil, fmt.Errorf("device %q: %w", spec, err)
+	}
+	return d, nil
 }

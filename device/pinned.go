@@ -27,10 +27,14 @@ type PinnedHost struct {
 // takes nothing yet; it must not be 0. Pages are locked on Linux; on other systems, and under the
 // race detector, all memory is unlocked.
 func OpenPinned(capacity uint64) (*PinnedHost, error) {
+	plain, _, _, limit := systemMemory(capacity, true)
+	return openPinned(capacity, plain, limit, lock)
+}
+
+func openPinned(capacity uint64, plain plainMemory, limit int, lock func(p Ptr, size uint64) error) (*PinnedHost, error) {
 	if capacity == 0 {
 		return nil, errors.New("pinned memory of 0 bytes: give it a size")
 	}
-	plain, _, _, limit := systemMemory(capacity, true)
 	d := &PinnedHost{pinned: &pinned{plainMemory: plain, lock: lock, unlocked: map[Ptr]uint64{}}}
 	info := Info{
 		Kind: Host, Name: "pinned:" + size.Exact(capacity), Capacity: capacity,

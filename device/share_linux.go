@@ -149,6 +149,9 @@ func (s *shared) detach(p Ptr, handles []Handle) error {
 	return s.fence(p, uint64(len(handles))*s.granularity)
 }
 
+// create leaves it to the first touch to take memory.
+func (s *shared) create(Handle) error { return nil }
+
 func (s *shared) discard(h Handle) error {
 	if h >= firstImport {
 		s.dismiss(h)

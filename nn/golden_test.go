@@ -9,6 +9,7 @@ import (
 
 	"github.com/headroom-go/headroom/alloc"
 	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/device/devicetest"
 	"github.com/headroom-go/headroom/internal/golden"
 	"github.com/headroom-go/headroom/nn"
 	"github.com/headroom-go/headroom/tensor"
@@ -17,7 +18,7 @@ import (
 
 // runtime gives a runtime on a host device for the duration of the test, at
 // whose end every handle must be released and every byte given back.
-func runtime(t testing.TB) *tensor.Runtime { return open(t, "host:64MiB") }
+func runtime(t testing.TB) *tensor.Runtime { return on(t, devicetest.Open(t, "host:64MiB")) }
 
 // nullRuntime gives a runtime on a device that computes nothing.
 func nullRuntime(t testing.TB) *tensor.Runtime { return open(t, "null:16GiB") }
@@ -28,6 +29,11 @@ func open(t testing.TB, name string) *tensor.Runtime {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return on(t, dev)
+}
+
+func on(t testing.TB, dev device.Device) *tensor.Runtime {
+	t.Helper()
 	mem, err := alloc.New(dev, alloc.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/headroom-go/headroom/alloc"
-	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/device/devicetest"
 	"github.com/headroom-go/headroom/tensor"
 )
 
@@ -12,10 +12,7 @@ import (
 // whose end every handle must be released and every byte given back.
 func runtime(t testing.TB) *tensor.Runtime {
 	t.Helper()
-	dev, err := device.Open("host:64MiB")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dev := devicetest.Open(t, "host:64MiB")
 	mem, err := alloc.New(dev, alloc.Options{})
 	if err != nil {
 		t.Fatal(err)

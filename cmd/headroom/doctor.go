@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 
@@ -56,7 +55,6 @@ func examine() ([]finding, error) {
 	found := []finding{
 		{"device", "host", true, fmt.Sprintf("%s available, %d threads", size.Format(i.Capacity), i.Workers)},
 		{"device", "null", true, "any size; hands out addresses and computes nothing, for plans"},
-		{"device", "cuda", false, "this version does not have it yet"},
 		{"memory", "virtual", i.Virtual, fmt.Sprintf("addresses apart from memory, in granules of %s", size.Format(i.Granularity))},
 		setting("huge pages", "/sys/kernel/mm/transparent_hugepage/enabled", "madvise or always make large tensors faster"),
 		setting("mappings", "/proc/sys/vm/max_map_count", "a quarter of them may hold granules"),
@@ -65,9 +63,7 @@ func examine() ([]finding, error) {
 	for _, f := range kernel.Features() {
 		found = append(found, finding{"processor", f.Name, f.Found, f.Use})
 	}
-	for _, name := range []string{"libcuda.so.1", "libnvidia-ml.so.1", "libcublasLt.so.*", "libcudnn.so.*", "libnccl.so.2"} {
-		found = append(found, library(name))
-	}
+	found = append(found, examineCUDA()...)
 	if path, err := defaultText(); err != nil {
 		found = append(found, finding{"data", "default text", false, err.Error()})
 	} else {
@@ -84,20 +80,6 @@ func setting(name, path, why string) finding {
 		return finding{"memory", name, false, err.Error()}
 	}
 	return finding{"memory", name, true, fmt.Sprintf("%s (%s)", strings.TrimSpace(string(text)), why)}
-}
-
-// libraryFolders is where libraries of GPUs usually are.
-var libraryFolders = []string{"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib", "/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib"}
-
-func library(pattern string) finding {
-	f := finding{Part: "library", Name: strings.TrimSuffix(pattern, ".*"), Detail: "not in the usual folders; this version does not use it"}
-	for _, dir := range libraryFolders {
-		if paths, _ := filepath.Glob(filepath.Join(dir, pattern)); len(paths) > 0 {
-			f.Found, f.Detail = true, paths[0]+" (this version does not use it)"
-			break
-		}
-	}
-	return f
 }
 
 func writeFindings(p *page, findings []finding) error {

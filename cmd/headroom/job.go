@@ -30,7 +30,7 @@ type jobFlags struct {
 }
 
 func (j *jobFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&j.device, "device", "host:256MiB", "`DEVICE` to run on, with the memory that there is: host:SIZE, or null:SIZE for plans")
+	f.StringVar(&j.device, "device", "host:256MiB", "`DEVICE` to run on, with the memory that there is: host:SIZE, cuda:N or cuda:N,SIZE, or null:SIZE for plans")
 	f.StringVar(&j.model, "model", "gpt2-mini", "`NAME` of the model: "+strings.Join(nn.GPT2Names(), ", "))
 	j.batch = batchFlag{n: 32}
 	f.Var(&j.batch, "batch", "sequences in a step, or auto: the most that fit in one piece")
@@ -93,7 +93,7 @@ func (j *jobFlags) findBatch(ctx context.Context, info device.Info, c *train.Con
 
 // open opens the device.
 func (j *jobFlags) open() (device.Device, error) {
-	dev, err := device.Open(j.device)
+	dev, err := openDevice(j.device)
 	if err != nil {
 		return nil, usageError{err}
 	}

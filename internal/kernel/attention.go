@@ -37,8 +37,8 @@ const (
 var minusInf = float32(math.Inf(-1))
 
 var (
-	attentionForwardKernel  = &device.Kernel{Name: "attention_forward", Host: microKernels[0].attentionForward}
-	attentionBackwardKernel = &device.Kernel{Name: "attention_backward", Host: microKernels[0].attentionBackward}
+	attentionForwardKernel  = &device.Kernel{Name: "attention_forward", Host: microKernels[0].attentionForward, CUDA: cudaAttention}
+	attentionBackwardKernel = &device.Kernel{Name: "attention_backward", Host: microKernels[0].attentionBackward, CUDA: cudaAttentionGrad}
 )
 
 // AttentionForward computes O and LSE. The row of a query that sees no key is

@@ -117,6 +117,7 @@ func (c *testCase) run(f func(s device.Stream)) {
 			results[i] = append([]float32(nil), a.data...)
 		}
 	}
+	c.runGPU(f)
 }
 
 // checkBounds checks that nothing was written around an array, nor into an input.

@@ -2,7 +2,7 @@ package kernel
 
 import "github.com/headroom-go/headroom/device"
 
-var copyKernel = &device.Kernel{Name: "copy", Host: copyHost}
+var copyKernel = &device.Kernel{Name: "copy", Host: copyHost, CUDA: cudaNest("copy_f32", 2)}
 
 // Copy sets dst = src over shape, or dst += src with accumulate. The strides
 // of dst must not make elements coincide; dst and src don't overlap.

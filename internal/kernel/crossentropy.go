@@ -39,7 +39,7 @@ func (p *CrossEntropyParams) divisor(targets []int32) float64 {
 	return float64(max(1, n))
 }
 
-var crossEntropyKernel = &device.Kernel{Name: "cross_entropy", Host: crossEntropyHost}
+var crossEntropyKernel = &device.Kernel{Name: "cross_entropy", Host: crossEntropyHost, CUDA: cudaCrossEntropy}
 
 // CrossEntropy sets *loss to the mean of lse − logits[target] over the rows
 // whose target is not p.Ignore (0 when there is none), and lse, of rows
@@ -115,7 +115,7 @@ func logSumExp(x []float32) (top, logSum float64) {
 	return top, math.Log(sum)
 }
 
-var crossEntropyGradKernel = &device.Kernel{Name: "cross_entropy_grad", Host: crossEntropyGradHost}
+var crossEntropyGradKernel = &device.Kernel{Name: "cross_entropy_grad", Host: crossEntropyGradHost, CUDA: cudaCrossEntropyGrad}
 
 // CrossEntropyGrad sets dlogits = (softmax(logits) − onehot(target))·*dloss/count,
 // or adds that with accumulate; count is the number of targets that are not

@@ -16,7 +16,7 @@ const (
 	geluFlops = 18
 )
 
-var fillKernel = &device.Kernel{Name: "fill", Host: fillHost}
+var fillKernel = &device.Kernel{Name: "fill", Host: fillHost, CUDA: cudaElements(elementwiseCode, "fill_f32")}
 
 // Fill sets n elements of dst to value.
 func Fill(s device.Stream, dst device.Ptr, n int, value float32) {
@@ -33,7 +33,7 @@ func fillHost(l *device.Launch, w *device.Workers) {
 	})
 }
 
-var scaleKernel = &device.Kernel{Name: "scale", Host: scaleHost}
+var scaleKernel = &device.Kernel{Name: "scale", Host: scaleHost, CUDA: cudaElements(elementwiseCode, "scale_f32")}
 
 // Scale sets y = factor·x, or y += factor·x with accumulate, for n elements. y
 // may be x.
@@ -83,7 +83,7 @@ func (op UnaryOp) check(name string) {
 	}
 }
 
-var unaryKernel = &device.Kernel{Name: "unary", Host: unaryHost}
+var unaryKernel = &device.Kernel{Name: "unary", Host: unaryHost, CUDA: cudaElements(elementwiseCode, "unary_f32")}
 
 // Unary sets y = op(x) for n elements. y may be x.
 func Unary(s device.Stream, op UnaryOp, n int, y, x device.Ptr) {
@@ -138,7 +138,7 @@ func unary(op UnaryOp, y, x []float32) {
 	}
 }
 
-var unaryGradKernel = &device.Kernel{Name: "unary_grad", Host: unaryGradHost}
+var unaryGradKernel = &device.Kernel{Name: "unary_grad", Host: unaryGradHost, CUDA: cudaElements(elementwiseCode, "unary_grad_f32")}
 
 // UnaryGrad sets dx = dy·op′(x), or adds that with accumulate, for n elements.
 // x is the input of Unary. dx may be dy when not accumulating.
@@ -204,7 +204,7 @@ func unaryGrad(op UnaryOp, dx, dy, x []float32, buf *[pieceLen]float32) {
 	}
 }
 
-var binaryKernel = &device.Kernel{Name: "binary", Host: binaryHost}
+var binaryKernel = &device.Kernel{Name: "binary", Host: binaryHost, CUDA: cudaNest("binary_f32", 3)}
 
 // Binary sets y = a op b over shape. y is dense; it may be a's or b's memory
 // when that is dense and of the same shape.

@@ -2,7 +2,7 @@ package kernel
 
 import "github.com/headroom-go/headroom/device"
 
-var embeddingKernel = &device.Kernel{Name: "embedding", Host: embeddingHost}
+var embeddingKernel = &device.Kernel{Name: "embedding", Host: embeddingHost, CUDA: cudaTable(indexCode, "embedding_f32", 1)}
 
 // Embedding sets row i of y (n × cols) to row index[i] of w (vocab × cols).
 // index holds n int32; one out of range gives a row of NaN.
@@ -30,7 +30,7 @@ func embeddingHost(l *device.Launch, ws *device.Workers) {
 	})
 }
 
-var embeddingGradKernel = &device.Kernel{Name: "embedding_grad", Host: embeddingGradHost}
+var embeddingGradKernel = &device.Kernel{Name: "embedding_grad", Host: embeddingGradHost, CUDA: cudaEmbeddingGrad}
 
 // The table is cut into gradParts sets of rows, by their number modulo that,
 // and columns of gradCols: each such cell has one thread, which goes through

@@ -27,7 +27,7 @@ import (
 // k. Nothing else that varies (tasks, threads, blocks of rows and columns)
 // touches the result. Panels are cut at multiples of a slice.
 
-var matmulKernel = &device.Kernel{Name: "matmul", Host: microKernels[0].matmul}
+var matmulKernel = &device.Kernel{Name: "matmul", Host: microKernels[0].matmul, CUDA: cudaMatMul}
 
 // MatMul computes the matrix products that g describes. C must not overlap A,
 // B or the bias. With K = 0 the products are zero.

@@ -16,7 +16,9 @@ type using struct {
 }
 
 func (s using) Launch(l *device.Launch) {
-	l.Kernel = s.kernel
+	if _, gpu := s.Stream.(*elsewhere); !gpu {
+		l.Kernel = s.kernel
+	}
 	s.Stream.Launch(l)
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/headroom-go/headroom/device"
 )
 
-var layerNormKernel = &device.Kernel{Name: "layer_norm", Host: layerNormHost}
+var layerNormKernel = &device.Kernel{Name: "layer_norm", Host: layerNormHost, CUDA: cudaWarps(rowsCode, "layer_norm_f32")}
 
 // LayerNorm normalises each row of x (rows × cols):
 //
@@ -85,7 +85,7 @@ func deviation(row []float32, mean float32, eps float64) float32 {
 	return float32(1 / math.Sqrt(square/float64(len(row))+eps))
 }
 
-var layerNormApplyKernel = &device.Kernel{Name: "layer_norm_apply", Host: layerNormApplyHost}
+var layerNormApplyKernel = &device.Kernel{Name: "layer_norm_apply", Host: layerNormApplyHost, CUDA: cudaWarps(rowsCode, "layer_norm_apply_f32")}
 
 // LayerNormApply computes LayerNorm's y again, bit for bit, from mean and
 // rstd. y may be x; mean and beta may be 0 as there.
@@ -113,7 +113,7 @@ func layerNormApplyHost(l *device.Launch, w *device.Workers) {
 	})
 }
 
-var layerNormGradKernel = &device.Kernel{Name: "layer_norm_grad", Host: layerNormGradHost}
+var layerNormGradKernel = &device.Kernel{Name: "layer_norm_grad", Host: layerNormGradHost, CUDA: cudaLayerNormGrad}
 
 // LayerNormGrad computes the gradients of LayerNorm's x, gamma and beta from
 // that of its y and what it saved. With x̂ = (x − mean)·rstd and g = dy·gamma:

@@ -7,7 +7,7 @@ import (
 	"github.com/headroom-go/headroom/device"
 )
 
-var adamWKernel = &device.Kernel{Name: "adamw", Host: adamWHost}
+var adamWKernel = &device.Kernel{Name: "adamw", Host: adamWHost, CUDA: cudaElements(optimCode, "adamw_f32")}
 
 // AdamW takes one step of Adam with decoupled weight decay (Loshchilov and
 // Hutter, «Decoupled Weight Decay Regularization», 2019) for n parameters, in

@@ -35,7 +35,7 @@ type UpdateParams struct {
 	Step        int
 }
 
-var updateKernel = &device.Kernel{Name: "update", Host: updateHost}
+var updateKernel = &device.Kernel{Name: "update", Host: updateHost, CUDA: cudaElements(optimCode, "update_f32")}
 
 // Update takes one step of a rule for n weights, in place, in one pass over
 // the weights, the gradients and the rule's states. With

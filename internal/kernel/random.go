@@ -65,7 +65,7 @@ func (d *dropout) apply(dst, src []float32, first uint64) {
 	}
 }
 
-var dropoutKernel = &device.Kernel{Name: "dropout", Host: dropoutHost}
+var dropoutKernel = &device.Kernel{Name: "dropout", Host: dropoutHost, CUDA: cudaElements(elementwiseCode, "dropout_f32")}
 
 // Dropout sets y = x/(1−p) for the elements that seed keeps, each with
 // probability 1 − p, and 0 for the others, or adds that with accumulate; so it

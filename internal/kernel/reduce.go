@@ -29,7 +29,7 @@ const (
 	partTerms = 1 << 14 // a part is at least so many elements
 )
 
-var sumKernel = &device.Kernel{Name: "sum", Host: sumHost}
+var sumKernel = &device.Kernel{Name: "sum", Host: sumHost, CUDA: cudaSum}
 
 // SumTo sets dst = Σ src over the dimensions of shape where dst's stride is 0,
 // or adds that with accumulate. In the others, dst's strides must not make
@@ -208,7 +208,7 @@ func (b *columns) sum(dst, src []float32, step int, terms *nest, from, to int) {
 	vecAdd(dst, l2, l1)
 }
 
-var sumSquaresKernel = &device.Kernel{Name: "sum_squares", Host: sumSquaresHost}
+var sumSquaresKernel = &device.Kernel{Name: "sum_squares", Host: sumSquaresHost, CUDA: cudaSumSquares}
 
 // SumSquares sets *sum = Σ x² of n elements, or adds that with accumulate.
 func SumSquares(s device.Stream, n int, sum, x device.Ptr, accumulate bool) {
@@ -241,7 +241,7 @@ func sumSquaresHost(l *device.Launch, w *device.Workers) {
 	sum[0] = float32(total)
 }
 
-var clipScaleKernel = &device.Kernel{Name: "clip_scale", Host: clipScaleHost}
+var clipScaleKernel = &device.Kernel{Name: "clip_scale", Host: clipScaleHost, CUDA: cudaClipScale}
 
 // ClipScale turns a sum of squares into the factor that clips a gradient:
 // *norm = √*sum and *scale = min(1, limit/(norm + 1e−6)), or 1 with limit ≤ 0.

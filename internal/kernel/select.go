@@ -6,7 +6,7 @@ import (
 	"github.com/headroom-go/headroom/device"
 )
 
-var selectKernel = &device.Kernel{Name: "select", Host: selectHost}
+var selectKernel = &device.Kernel{Name: "select", Host: selectHost, CUDA: cudaElements(elementwiseCode, "select_f32")}
 
 // Select sets y to a where mask, of int32, is not 0, and to b elsewhere, for n
 // elements. An operand a or b of 0 stands for value. y may be a or b.
@@ -39,7 +39,7 @@ func selectHost(l *device.Launch, w *device.Workers) {
 	})
 }
 
-var equalKernel = &device.Kernel{Name: "equal", Host: equalHost}
+var equalKernel = &device.Kernel{Name: "equal", Host: equalHost, CUDA: cudaElements(elementwiseCode, "equal_i32")}
 
 // Equal sets y, of int32, to 1 where x, of int32, is value, and to 0
 // elsewhere, for n elements.
@@ -60,7 +60,7 @@ func equalHost(l *device.Launch, w *device.Workers) {
 	})
 }
 
-var topKKernel = &device.Kernel{Name: "top_k", Host: topKHost}
+var topKKernel = &device.Kernel{Name: "top_k", Host: topKHost, CUDA: cudaWarps(reduceCode, "top_k_f32")}
 
 // TopK sets each row of y to the k greatest elements of that row of x
 // (rows × cols), the greatest first, and index, of int32, to their columns.
@@ -108,8 +108,8 @@ func topK(y []float32, index []int32, x []float32) {
 }
 
 var (
-	gatherKernel     = &device.Kernel{Name: "gather", Host: gatherHost}
-	gatherGradKernel = &device.Kernel{Name: "gather_grad", Host: gatherGradHost}
+	gatherKernel     = &device.Kernel{Name: "gather", Host: gatherHost, CUDA: cudaTable(indexCode, "gather_f32", 2)}
+	gatherGradKernel = &device.Kernel{Name: "gather_grad", Host: gatherGradHost, CUDA: cudaElements(indexCode, "gather_grad_f32")}
 )
 
 // Gather sets element j of each row of y (rows × k) to the element of that row
@@ -160,7 +160,7 @@ func gatherGradHost(l *device.Launch, w *device.Workers) {
 	})
 }
 
-var cumSumKernel = &device.Kernel{Name: "cum_sum", Host: cumSumHost}
+var cumSumKernel = &device.Kernel{Name: "cum_sum", Host: cumSumHost, CUDA: cudaWarps(reduceCode, "cum_sum_f32")}
 
 // CumSum sets each element of y to the sum of the elements of its row of x
 // (rows × cols) up to it, or from it on with backwards, or adds that with
@@ -193,8 +193,8 @@ func cumSumHost(l *device.Launch, w *device.Workers) {
 }
 
 var (
-	clampKernel     = &device.Kernel{Name: "clamp", Host: clampHost}
-	clampGradKernel = &device.Kernel{Name: "clamp_grad", Host: clampGradHost}
+	clampKernel     = &device.Kernel{Name: "clamp", Host: clampHost, CUDA: cudaElements(elementwiseCode, "clamp_f32")}
+	clampGradKernel = &device.Kernel{Name: "clamp_grad", Host: clampGradHost, CUDA: cudaElements(elementwiseCode, "clamp_grad_f32")}
 )
 
 // Clamp sets y = min(max(x, least), most) for n elements. y may be x.

@@ -2,7 +2,7 @@ package kernel
 
 import "github.com/headroom-go/headroom/device"
 
-var softmaxKernel = &device.Kernel{Name: "softmax", Host: softmaxHost}
+var softmaxKernel = &device.Kernel{Name: "softmax", Host: softmaxHost, CUDA: cudaRows(rowsCode, "softmax_f32")}
 
 // Softmax sets y = exp(x)/Σ exp(x) for each row of x (rows × cols). −Inf gives
 // 0; a row of nothing else gives NaN. y may be x.
@@ -25,7 +25,7 @@ func softmaxHost(l *device.Launch, w *device.Workers) {
 	})
 }
 
-var softmaxGradKernel = &device.Kernel{Name: "softmax_grad", Host: softmaxGradHost}
+var softmaxGradKernel = &device.Kernel{Name: "softmax_grad", Host: softmaxGradHost, CUDA: cudaRows(rowsCode, "softmax_grad_f32")}
 
 // SoftmaxGrad sets dx = y·(dy − Σ dy·y) for each row, or adds that with
 // accumulate. y is Softmax's result. dx may be dy or y when not accumulating.
@@ -63,7 +63,7 @@ func softmaxGradRow(dx, dy, y []float32, accumulate bool, buf *[pieceLen]float32
 	}
 }
 
-var logSoftmaxKernel = &device.Kernel{Name: "log_softmax", Host: logSoftmaxHost}
+var logSoftmaxKernel = &device.Kernel{Name: "log_softmax", Host: logSoftmaxHost, CUDA: cudaRows(rowsCode, "log_softmax_f32")}
 
 // LogSoftmax sets y = x − log Σ exp(x) for each row of x (rows × cols). y may be x.
 func LogSoftmax(s device.Stream, rows, cols int, y, x device.Ptr) {
@@ -88,7 +88,7 @@ func logSoftmaxHost(l *device.Launch, w *device.Workers) {
 	})
 }
 
-var logSoftmaxGradKernel = &device.Kernel{Name: "log_softmax_grad", Host: logSoftmaxGradHost}
+var logSoftmaxGradKernel = &device.Kernel{Name: "log_softmax_grad", Host: logSoftmaxGradHost, CUDA: cudaRows(rowsCode, "log_softmax_grad_f32")}
 
 // LogSoftmaxGrad sets dx = dy − exp(y)·Σ dy for each row, or adds that with
 // accumulate. y is LogSoftmax's result. dx may be dy when not accumulating.

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/internal/cuda"
+	"github.com/headroom-go/headroom/internal/size"
+)
+
+// cudaFolders is where CUDA's libraries may be beside where the loader looks:
+// in the virtual environment, in conda's, in the home folder, and where the
+// python3 of the path has its packages.
+func cudaFolders() []string {
+	var roots []string
+	for _, name := range []string{"VIRTUAL_ENV", "CONDA_PREFIX"} {
+		if dir := os.Getenv(name); dir != "" {
+			roots = append(roots, dir)
+		}
+	}
+	if python, err := exec.LookPath("python3"); err == nil {
+		roots = append(roots, filepath.Dir(filepath.Dir(python)))
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		roots = append(roots, filepath.Join(home, ".local"))
+	}
+	return cuda.Folders(roots...)
+}
+
+// openDevice opens a device by its name.
+func openDevice(name string) (device.Device, error) { return device.Open(name, cudaFolders()...) }
+
+// examineCUDA says which GPUs and libraries there are, and how to get what is
+// missing.
+func examineCUDA() []finding {
+	folders := cudaFolders()
+	driver, err := cuda.OpenDriver(folders)
+	if err != nil {
+		return []finding{{"device", "cuda", false, err.Error() + advise(err)}}
+	}
+	found := []finding{describeDriver(driver)}
+	n, err := driver.Devices()
+	if err != nil || n == 0 {
+		return append(found, finding{"device", "cuda", false, fmt.Sprintf("no GPU is visible (%v)", err)})
+	}
+	for i := range n {
+		found = append(found, examineGPU(i, folders))
+	}
+	return append(found, examineLibraries(driver, folders)...)
+}
+
+// advise adds what to do where the driver's library is missing.
+func advise(err error) string {
+	if errors.Is(err, cuda.ErrUnavailable) {
+		return ". Install the NVIDIA driver (on Debian: apt-get install nvidia-driver); in a container, start it with --gpus all"
+	}
+	return ""
+}
+
+func describeDriver(d *cuda.Driver) finding {
+	v, err := d.Version()
+	f := finding{"library", d.Name, err == nil, fmt.Sprintf("knows CUDA %d.%d", v/1000, v%1000/10)}
+	if err != nil {
+		f.Detail = err.Error()
+	} else if missing := d.Missing(); len(missing) > 0 {
+		f.Detail += fmt.Sprintf("; a newer driver has %d calls more that are used: %s …", len(missing), missing[0])
+	}
+	return f
+}
+
+// examineGPU opens a GPU for a moment.
+func examineGPU(i int, folders []string) finding {
+	name := fmt.Sprintf("cuda:%d", i)
+	dev, err := device.OpenCUDA(device.CUDAOptions{Number: i, Folders: folders})
+	if err != nil {
+		return finding{"device", name, false, err.Error()}
+	}
+	info := dev.Info()
+	f := finding{"device", name, true, fmt.Sprintf("%s, %s free, of which the program's own context and workspace have taken %s already",
+		info.Model, size.Format(info.Capacity), size.Format(info.Overhead))}
+	if !info.Virtual {
+		f.Detail += "; no virtual memory: blocks can fragment"
+	}
+	if err := dev.Close(); err != nil {
+		return finding{"device", name, false, err.Error()}
+	}
+	return f
+}
+
+// examineLibraries looks for what makes GPUs faster, and for NVML.
+func examineLibraries(driver *cuda.Driver, folders []string) (found []finding) {
+	blas := finding{Part: "library", Name: "libcublasLt"}
+	if gpu, err := driver.Device(0); err != nil {
+		blas.Detail = err.Error()
+	} else if context, err := driver.Retain(gpu); err != nil {
+		blas.Detail = err.Error()
+	} else {
+		defer context.Release()
+		if lt, err := cuda.OpenBLAS(context, folders); err != nil {
+			blas.Detail = fmt.Sprintf("%v. Products of matrices are slower without it: pip install nvidia-cublas", err)
+		} else {
+			blas.Found, blas.Detail = true, fmt.Sprintf("version %d, %s", lt.Version(), lt.Place())
+			defer lt.Close()
+		}
+	}
+	return append(found, blas, examineNVML(folders))
+}
+
+func examineNVML(folders []string) finding {
+	f := finding{Part: "library", Name: "libnvidia-ml.so.1"}
+	nvml, err := cuda.OpenNVML(folders)
+	if err != nil {
+		f.Detail = err.Error()
+		return f
+	}
+	defer nvml.Close()
+	version, err := nvml.DriverVersion()
+	f.Found, f.Detail = err == nil, "driver "+version
+	if err != nil {
+		f.Detail = err.Error()
+	}
+	return f
+}

@@ -1,0 +1,23 @@
+//go:build linux && (amd64 || arm64) && !nocuda
+
+package cuda
+
+import "github.com/ebitengine/purego"
+
+func dlopen(path string) (uintptr, error) {
+	return purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+}
+
+// dlsym gives the address of a symbol, or 0.
+func dlsym(handle uintptr, symbol string) uintptr {
+	address, err := purego.Dlsym(handle, symbol)
+	if err != nil {
+		return 0
+	}
+	return address
+}
+
+func syscall(address uintptr, args []uintptr) uintptr {
+	r, _, _ := purego.SyscallN(address, args...)
+	return r
+}

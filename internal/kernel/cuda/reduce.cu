@@ -1,0 +1,192 @@
+#include "launch.cuh"
+
+// Sums over dimensions (SumTo). Go has split the nest: n[0] kept dimensions
+// come first, then n[1] reduced ones, each as size, stride of the destination,
+// stride of the source at n[6 + 3d]. n[2] says accumulate. The n[5] terms of
+// each of n[4] results are cut into n[3] parts; with more than one, sums of
+// parts go to the workspace ptr[2], one set of results after the other, and
+// sum_fold adds them up.
+
+// resultAt gives the offsets of a result.
+DEV void resultAt(const Launch &l, u32 result, i64 &to, i64 &from) {
+	to = from = 0;
+UNROLL
+	for (int d = 5; d >= 0; d--) {
+		if (d >= l.n[0]) continue;
+		u32 index = result;
+		if (d > 0) {
+			u32 size = (u32)l.n[6 + 3 * d];
+			result = index / size;
+			index -= result * size;
+		}
+		to += index * l.n[7 + 3 * d];
+		from += index * l.n[8 + 3 * d];
+	}
+}
+
+// termAt gives the offset of a term from its result.
+DEV i64 termAt(const Launch &l, i64 term) {
+	i64 from = 0;
+	u32 left = (u32)term;
+UNROLL
+	for (int d = 5; d >= 0; d--) {
+		if (d < l.n[0] || d >= l.n[0] + l.n[1]) continue;
+		u32 index = left;
+		if (d > l.n[0]) {
+			u32 size = (u32)l.n[6 + 3 * d];
+			left = index / size;
+			index -= left * size;
+		}
+		from += index * l.n[8 + 3 * d];
+	}
+	return from;
+}
+
+DEV i64 partStart(const Launch &l, i64 part) { return l.n[5] * part / l.n[3]; }
+
+template <class T> DEV void putSum(const Launch &l, u32 result, i64 part, i64 to, float sum) {
+	if (l.n[3] > 1) {
+		at<float>(l.ptr[2])[part * l.n[4] + result] = sum;
+		return;
+	}
+	T *dst = at<T>(l.ptr[0]) + to;
+	*dst = (T)(l.n[2] ? (float)*dst + sum : sum);
+}
+
+// sum_rows: a warp for each part of each result, whose terms lie side by side.
+KERNEL(256) sum_rows_f32(Launch l) {
+	i64 unit = globalThread() / 32;
+	if (unit >= l.n[4] * l.n[3]) return;
+	u32 result = (u32)(unit % l.n[4]);
+	i64 part = unit / l.n[4], to, from;
+	resultAt(l, result, to, from);
+	const float *src = at<float>(l.ptr[1]) + from;
+	float sum = 0;
+	for (i64 t = partStart(l, part) + threadX() % 32; t < partStart(l, part + 1); t += 32) sum += src[termAt(l, t)];
+	sum = warpSum(sum);
+	if (threadX() % 32 == 0) putSum<float>(l, result, part, to, sum);
+}
+
+// sum_columns: a block for each part of 32 results, which lie side by side;
+// its 8 warps share the terms.
+KERNEL(256) sum_columns_f32(Launch l) {
+	SHARED float room[8][32];
+	int lane = threadX() % 32, warp = threadX() / 32;
+	i64 wanted = (i64)blockX() * 32 + lane, part = blockY(), to = 0, from;
+	u32 result = (u32)wanted;
+	float sum = 0;
+	if (wanted < l.n[4]) {
+		resultAt(l, result, to, from);
+		const float *src = at<float>(l.ptr[1]) + from;
+		for (i64 t = partStart(l, part) + warp; t < partStart(l, part + 1); t += 8) sum += src[termAt(l, t)];
+	}
+	room[warp][lane] = sum;
+	barrier();
+	if (warp > 0 || wanted >= l.n[4]) return;
+	sum = 0;
+	for (int i = 0; i < 8; i++) sum += room[i][lane];
+	putSum<float>(l, result, part, to, sum);
+}
+
+// sum_fold adds up the parts: a warp for each result.
+KERNEL(256) sum_fold_f32(Launch l) {
+	i64 result = globalThread() / 32, to, from;
+	if (result >= l.n[4]) return;
+	resultAt(l, (u32)result, to, from);
+	const float *work = at<float>(l.ptr[2]) + result;
+	float sum = 0;
+	for (i64 p = threadX() % 32; p < l.n[3]; p += 32) sum += work[p * l.n[4]];
+	sum = warpSum(sum);
+	if (threadX() % 32) return;
+	float *dst = at<float>(l.ptr[0]) + to;
+	*dst = l.n[2] ? *dst + sum : sum;
+}
+
+// sum_squares leaves a sum for each block in the workspace ptr[2].
+KERNEL(256) sum_squares_f32(Launch l) {
+	SHARED float room[32];
+	const float *x = at<float>(l.ptr[1]);
+	float sum = 0;
+	every<4>(l.n[0], wide(l.ptr[1]), [&]<int K>(i64 i) {
+		Pack<float, K> p = load<K>(x + i);
+	UNROLL
+		for (int k = 0; k < K; k++) sum = fma(p.v[k], p.v[k], sum);
+	});
+	sum = blockSum(sum, room);
+	if (threadX() == 0) at<float>(l.ptr[2])[blockX()] = sum;
+}
+
+// sum_squares_fold adds up n[2] of them, with one block.
+KERNEL(256) sum_squares_fold_f32(Launch l) {
+	SHARED float room[32];
+	float sum = 0, *to = at<float>(l.ptr[0]);
+	for (i64 i = threadX(); i < l.n[2]; i += blockLen()) sum += at<float>(l.ptr[2])[i];
+	sum = blockSum(sum, room);
+	if (threadX() == 0) *to = l.n[1] ? *to + sum : sum;
+}
+
+KERNEL(32) clip_scale_f32(Launch l) {
+	if (threadX()) return;
+	float *scale = at<float>(l.ptr[0]), *norm = at<float>(l.ptr[1]);
+	*norm = rootOf(*at<float>(l.ptr[2]));
+	float s = l.f[0] / (*norm + 1e-6f);
+	*scale = l.f[0] <= 0 || s > 1 ? 1 : s;
+}
+
+// cum_sum: a warp for each row, 32 elements at a time.
+KERNEL(256) cum_sum_f32(Launch l) {
+	i64 row = globalThread() / 32, cols = l.n[1];
+	if (row >= l.n[0]) return;
+	int lane = threadX() % 32;
+	float *y = at<float>(l.ptr[0]) + row * cols;
+	const float *x = at<float>(l.ptr[1]) + row * cols;
+	double before = 0;
+	for (i64 first = 0; first < cols; first += 32) {
+		i64 i = first + lane, where = l.n[2] ? cols - 1 - i : i;
+		double sum = i < cols ? x[where] : 0;
+		for (int step = 1; step < 32; step *= 2) {
+			u64 bits = __builtin_bit_cast(u64, sum);
+			u32 low = __nvvm_shfl_sync_up_i32(~0u, (int)bits, step, 0), high = __nvvm_shfl_sync_up_i32(~0u, (int)(bits >> 32), step, 0);
+			double other = __builtin_bit_cast(double, (u64)high << 32 | low);
+			if (lane >= step) sum += other;
+		}
+		sum += before;
+		u64 bits = __builtin_bit_cast(u64, sum);
+		u32 low = __nvvm_shfl_sync_idx_i32(~0u, (int)bits, 31, 31), high = __nvvm_shfl_sync_idx_i32(~0u, (int)(bits >> 32), 31, 31);
+		before = __builtin_bit_cast(double, (u64)high << 32 | low);
+		if (i < cols) y[where] = l.n[3] ? y[where] + (float)sum : (float)sum;
+	}
+}
+
+// Order of elements for top_k: NaN is greatest, of equals the first.
+DEV u64 orderOf(float x, i64 index) {
+	u32 bits = __builtin_bit_cast(u32, x == 0 ? 0.0f : x);
+	u32 key = x != x ? ~0u : bits >> 31 ? ~bits : bits | 1u << 31;
+	return (u64)key << 32 | (~0u - (u32)index);
+}
+
+// top_k: a warp for each row finds the greatest below the one before.
+KERNEL(256) top_k_f32(Launch l) {
+	i64 row = globalThread() / 32, cols = l.n[1], k = l.n[2];
+	if (row >= l.n[0]) return;
+	const float *x = at<float>(l.ptr[2]) + row * cols;
+	u64 last = ~0ull;
+	for (i64 j = 0; j < k; j++) {
+		u64 best = 0;
+		for (i64 i = threadX() % 32; i < cols; i += 32) {
+			u64 o = orderOf(x[i], i);
+			if (o > best && (o < last || j == 0)) best = o;
+		}
+		for (int i = 16; i > 0; i /= 2) {
+			u32 low = __nvvm_shfl_sync_bfly_i32(~0u, (int)best, i, 31), high = __nvvm_shfl_sync_bfly_i32(~0u, (int)(best >> 32), i, 31);
+			u64 other = (u64)high << 32 | low;
+			if (other > best) best = other;
+		}
+		last = best;
+		if (threadX() % 32 == 0) {
+			u32 index = ~0u - (u32)best;
+			at<float>(l.ptr[0])[row * k + j] = x[index];
+			at<int>(l.ptr[1])[row * k + j] = (int)index;
+		}
+	}
+}
