@@ -27,6 +27,7 @@ var imports = map[string][]string{
 	"device":               {"internal/cuda", "internal/invariant", "internal/size"},
 	"internal/cuda":        {},
 	"internal/placement":   {},
+	"watch":                {"internal/size"},
 	"alloc":                {"device", "trace", "internal/placement", "internal/invariant", "internal/size"},
 	"internal/kernel":      {"device", "internal/invariant"},
 	"internal/spill":       {"device", "internal/size"},

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/headroom-go/headroom/internal/cuda"
 	"github.com/headroom-go/headroom/watch"
 )
 
@@ -342,5 +344,36 @@ func TestViewOfFailures(t *testing.T) {
 	}
 	if err := v.draw(); err != nil || !strings.Contains(b.String(), "query failed: the driver is not loaded") || !strings.Contains(b.String(), "FAILED since 12:00") {
 		t.Errorf("%v: %s", err, b)
+	}
+}
+
+// TestScanOfNVML: what the driver does not tell stays unknown.
+func TestScanOfNVML(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	if s := scanOf(now, nil, errFailing); s.Error != errFailing.Error() || !s.Time.Equal(now) {
+		t.Errorf("%+v", s)
+	}
+	s := scanOf(now, []cuda.Status{
+		{Name: "A", UUID: "GPU-a", Memory: cuda.Memory{Total: 10, Free: 3, Used: 6}, Reserved: 1, Busy: 5, Temperature: 50, Processes: []cuda.Process{{PID: 7, Memory: 4}, {PID: 8, Memory: ^uint64(0)}}},
+		{Busy: -1, Temperature: -1, Err: errFailing, ProcessesErr: errFailing},
+	}, nil)
+	want := []watch.Device{
+		{Name: "A", UUID: "GPU-a", TotalBytes: 10, FreeBytes: 3, UsedBytes: 6, ReservedBytes: 1, Utilisation: new(5), Temperature: new(50), Processes: []watch.Process{{PID: 7, Bytes: 4}, {PID: 8, BytesUnknown: true}}},
+		{Index: 1, Error: errFailing.Error(), ProcessesError: errFailing.Error()},
+	}
+	if !reflect.DeepEqual(s.Devices, want) {
+		t.Errorf("%+v, want %+v", s.Devices, want)
+	}
+}
+
+// TestWatchWithoutDriver: it says so, and what to do instead.
+func TestWatchWithoutDriver(t *testing.T) {
+	if n, err := openNVML(); err == nil {
+		n.Close()
+		t.Skip("this machine has a driver")
+	}
+	status, stdout, stderr := headroom("watch", "--once")
+	if status != 1 || stdout != "" || !strings.Contains(stderr, "libnvidia-ml.so.1") || !strings.Contains(stderr, "--source FILE") {
+		t.Errorf("status %d: %s%s", status, stdout, stderr)
 	}
 }
