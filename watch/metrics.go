@@ -41,7 +41,7 @@ var metrics = []metric{
 	{Metric{"headroom_gpu_memory_total_bytes", "gauge", "Memory of the GPU.", gpuLabels}, each(func(d *DeviceReport) (float64, bool) { return float64(d.TotalBytes), true })},
 	{Metric{"headroom_gpu_memory_used_bytes", "gauge", "Memory in use, by the driver.", gpuLabels}, each(func(d *DeviceReport) (float64, bool) { return float64(d.UsedBytes), true })},
 	{Metric{"headroom_gpu_memory_free_bytes", "gauge", "Free memory, by the driver.", gpuLabels}, each(func(d *DeviceReport) (float64, bool) { return float64(d.FreeBytes), true })},
-	{Metric{"headroom_gpu_memory_unowned_bytes", "gauge", "Memory in use that no living process holds; a few hundred MiB are the driver's own. Absent where processes are unknown.", gpuLabels}, each(unownedOf)},
+	{Metric{"headroom_gpu_memory_unowned_bytes", "gauge", "Memory in use that no living process holds; with old drivers a few hundred MiB are the driver's own. Absent where processes are unknown.", gpuLabels}, each(unownedOf)},
 	{Metric{"headroom_gpu_memory_growth_bytes_per_second", "gauge", "How fast the memory in use surely grows; 0: not, as far as one can tell.", gpuLabels}, each(growthOf)},
 	{Metric{"headroom_gpu_memory_full_seconds", "gauge", "Forecast of the time until the memory is full; absent where it does not grow.", gpuLabels}, each(fullOf)},
 	{Metric{"headroom_gpu_utilisation_ratio", "gauge", "Share of the time in which a kernel ran.", gpuLabels}, each(utilisationOf)},

@@ -79,7 +79,7 @@ func (d *Device) living() (bytes uint64, known bool) {
 }
 
 // Unowned is the bytes in use that no living process holds, if that is known.
-// A few hundred MiB are the driver's own.
+// Where a driver does not tell what it reserves, a few hundred MiB are its own.
 func (d *Device) Unowned() (bytes uint64, known bool) {
 	living, known := d.living()
 	if !known || d.Error != "" {

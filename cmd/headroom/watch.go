@@ -224,7 +224,7 @@ func (w *watching) open(stdin io.Reader, paced bool) (watch.Source, watch.Pace, 
 	if w.source == "" {
 		src, err := openNVML()
 		if err != nil {
-			return nil, watch.Pace{}, nil, fmt.Errorf("%w: headroom watch --source FILE shows a record", err)
+			return nil, watch.Pace{}, nil, fmt.Errorf("%w%s. Without a GPU, --source FILE shows a record", err, advise(err))
 		}
 		w.owners = &watch.Owners{Proc: os.DirFS("/proc"), User: userName}
 		return src, watch.Pace{Every: w.interval, Limit: queryLimit}, func() { src.Close() }, nil
