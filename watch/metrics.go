@@ -36,7 +36,7 @@ var metrics = []metric{
 	{Metric{"headroom_scan_last_success_timestamp_seconds", "gauge", "When a query last succeeded; absent before the first.", noLabels}, one(func(r *Report) (float64, bool) { return unix(r.LastSuccess), !r.LastSuccess.IsZero() })},
 	{Metric{"headroom_scans_total", "counter", "Queries of the GPUs.", noLabels}, one(func(r *Report) (float64, bool) { return float64(r.Scans), true })},
 	{Metric{"headroom_scan_failures_total", "counter", "Queries of the GPUs that failed as a whole.", noLabels}, one(func(r *Report) (float64, bool) { return float64(r.Failures), true })},
-	{Metric{"headroom_gpu_success", "gauge", "Whether the last query of the GPU succeeded (1) or failed (0). After a failure its other series are absent.", gpuLabels}, always(func(d *DeviceReport) (float64, bool) { return truth(d.Error == ""), true })},
+	{Metric{"headroom_gpu_success", "gauge", "Whether the last query of the GPU succeeded (1) or failed (0). After a failure its figures are absent.", gpuLabels}, always(func(d *DeviceReport) (float64, bool) { return truth(d.Error == ""), true })},
 	{Metric{"headroom_gpu_info", "gauge", "1, with the GPU's name.", gpuLabels + ", name"}, (*exposition).info},
 	{Metric{"headroom_gpu_memory_total_bytes", "gauge", "Memory of the GPU.", gpuLabels}, each(func(d *DeviceReport) (float64, bool) { return float64(d.TotalBytes), true })},
 	{Metric{"headroom_gpu_memory_used_bytes", "gauge", "Memory in use, by the driver.", gpuLabels}, each(func(d *DeviceReport) (float64, bool) { return float64(d.UsedBytes), true })},

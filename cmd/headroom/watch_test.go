@@ -39,6 +39,16 @@ func TestWatchOnce(t *testing.T) {
 			t.Errorf("no %q in %s", want, lines[1])
 		}
 	}
+	page, err := os.ReadFile("../../docs/watch.md")
+	if err != nil || !strings.Contains(string(page), "```\n"+stdout+"```") {
+		t.Errorf("docs/watch.md (%v) does not show\n%s", err, stdout)
+	}
+	for _, s := range watch.Defaults() {
+		name, value, _ := strings.Cut(s.String(), "=")
+		if !regexp.MustCompile("(?m)^\\| `" + name + "` .*`" + regexp.QuoteMeta(value) + "` \\|$").Match(page) {
+			t.Errorf("docs/watch.md does not say %s", s)
+		}
+	}
 }
 
 // TestWatchLines: without a terminal each alarm is a line at once.
