@@ -53,7 +53,7 @@ func openView(stdout io.Writer, stdin io.Reader, w *watch.Watcher, quit func()) 
 	f := stdout.(*os.File) // it is a terminal
 	v := &view{w: stdout, colour: colourWanted(), watcher: w, span: shortSpan, size: func() (int, int) {
 		columns, rows, err := term.GetSize(int(f.Fd()))
-		if err != nil {
+		if err != nil || columns <= 0 || rows <= 0 { // some terminals don't say
 			return 80, 24
 		}
 		return columns, rows
