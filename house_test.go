@@ -28,6 +28,7 @@ var imports = map[string][]string{
 	"internal/cuda":        {},
 	"internal/placement":   {},
 	"internal/remat":       {},
+	"watch":                {"internal/size"},
 	"alloc":                {"device", "trace", "internal/placement", "internal/invariant", "internal/size"},
 	"internal/kernel":      {"device", "internal/invariant"},
 	"internal/spill":       {"device", "internal/size"},
