@@ -8,70 +8,89 @@ import (
 	"github.com/headroom-go/headroom/train"
 )
 
-// MaxBatch is the largest batch that fits a device in one piece, with what one
-// more would need.
-type MaxBatch struct {
-	Batch       int    `json:"batch"`
+// Largest is the largest batch or sequence whose step fits a device.
+type Largest struct {
+	Size        int    `json:"size"` // samples or tokens
 	Fits        Trial  `json:"fits"`
 	MarginBytes uint64 `json:"margin_bytes"` // of the device's capacity, above what the step reserves
-	Trials      int    `json:"trials"`       // runs on the null device
+	Trials      int    `json:"trials"`
 }
 
-// maxBatch is where the search ends.
-const maxBatch = 1 << 20
+// most is where the searches end.
+const most = 1 << 20
 
 // LargestBatch finds the largest batch of c whose step fits a device with
-// info's properties and capacity without micro-batches and with so many
-// recomputed blocks; c.Batch is not looked at. Nothing runs out of memory on
-// the way: all trials are on the null device, and what fits there fits. More
-// samples need more memory, so it doubles until a batch does not fit and then
-// halves the interval. It returns a *TooSmallError if not even one sample fits.
-func LargestBatch(ctx context.Context, info device.Info, c train.Config, recompute int) (MaxBatch, error) {
-	m := MaxBatch{}
-	fits := func(n int) (bool, error) {
-		if err := ctx.Err(); err != nil {
-			return false, err
+// info's properties and capacity without micro-batches: with all values kept
+// or, with again, with values made again or moved away; c.Batch is not looked
+// at. Nothing runs out of memory on the way: all trials are on the null device,
+// and what fits there fits. It returns a *TooSmallError if not even one sample
+// fits.
+func LargestBatch(ctx context.Context, info device.Info, c train.Config, again bool, o Options) (Largest, error) {
+	return largest(ctx, info, c, most, again, o, func(c *train.Config, n int) { c.Batch = n })
+}
+
+// LargestSeq finds the longest sequence of which a step with the batch of c
+// fits, as LargestBatch does.
+func LargestSeq(ctx context.Context, info device.Info, c train.Config, again bool, o Options) (Largest, error) {
+	return largest(ctx, info, c, c.Context(), again, o, func(c *train.Config, n int) { c.Seq = n })
+}
+
+// largest doubles a size until the step does not fit, and then halves the
+// interval: a larger one needs more memory.
+func largest(ctx context.Context, info device.Info, c train.Config, limit int, again bool, o Options, set func(c *train.Config, n int)) (l Largest, err error) {
+	fits := func(n int) bool {
+		if err == nil {
+			err = ctx.Err()
 		}
-		c.Batch = n
-		t, err := Try(info, info.Capacity, c, train.Strategy{MicroBatch: n, Recompute: recompute})
-		m.Trials++
-		if err == nil && t.Fits {
-			m.Batch, m.Fits, m.MarginBytes = n, t, info.Capacity-t.ReservedBytes
-		}
-		return t.Fits, err
-	}
-	c.Batch = 1
-	if err := c.Validate(); err != nil {
-		return m, err
-	}
-	least := 1 // that is not known to fit
-	for ; least <= maxBatch; least *= 2 {
-		if ok, err := fits(least); err != nil || !ok {
-			if err != nil {
-				return m, err
-			}
-			break
-		}
-	}
-	for lo, hi := least/2, min(least, maxBatch+1); hi-lo > 1; {
-		mid := (lo + hi) / 2
-		ok, err := fits(mid)
 		if err != nil {
-			return m, err
+			return false
 		}
-		if ok {
+		set(&c, n)
+		var t Trial
+		l.Trials++
+		if t, err = inOnePiece(ctx, info, c, again, o); t.Fits {
+			l.Size, l.Fits, l.MarginBytes = n, t, info.Capacity-t.ReservedBytes
+		}
+		return t.Fits
+	}
+	set(&c, 1)
+	if err := c.Validate(); err != nil {
+		return l, err
+	}
+	lo, hi := 0, 1
+	for hi <= limit && fits(hi) {
+		lo, hi = hi, 2*hi
+	}
+	for hi = min(hi, limit+1); hi-lo > 1; {
+		if mid := (lo + hi) / 2; fits(mid) {
 			lo = mid
 		} else {
 			hi = mid
 		}
 	}
-	if m.Batch == 0 {
-		c.Batch = 1
-		t, err := Try(info, unlimited, c, train.Strategy{MicroBatch: 1, Recompute: recompute})
-		if err != nil {
-			return m, err
+	if l.Size == 0 && err == nil {
+		set(&c, 1)
+		var t Trial
+		if t, err = Try(info, unlimited, c, c.Plain()); err == nil {
+			err = &TooSmallError{c.Model, info.Capacity, t.ReservedBytes, "the smallest, " + size.Format(t.PeakBytes) + " live"}
 		}
-		return m, &TooSmallError{c.Model, info.Capacity, t.ReservedBytes, "one sample, " + size.Format(t.PeakBytes) + " live"}
 	}
-	return m, nil
+	return l, err
+}
+
+// inOnePiece tries a step without micro-batches.
+func inOnePiece(ctx context.Context, info device.Info, c train.Config, again bool, o Options) (Trial, error) {
+	t, err := Try(info, info.Capacity, c, c.Plain())
+	if err != nil || t.Fits || !again {
+		return t, err
+	}
+	prog, err := record(info, c, c.Batch, o)
+	if err != nil {
+		return t, err
+	}
+	best, err := prog.solve(ctx, info, c, c.Batch, o)
+	if err != nil || !best.Fits {
+		return t, ignoreNone(err)
+	}
+	return best, nil
 }

@@ -36,7 +36,7 @@ func families() map[string]train.Config {
 func TestFamiliesPredictedIsMeasured(t *testing.T) {
 	for name, c := range families() {
 		t.Run(name, func(t *testing.T) {
-			kinds := map[train.Strategy]bool{}
+			kinds := map[string]bool{}
 			for i, budget := range []string{"host:128MiB", "host:16MiB", "host:14MiB", "host:12MiB", "host:10MiB", "host:8MiB", "host:6MiB"} {
 				if invariant.Enabled && i%3 > 0 { // checking them takes its time
 					continue
@@ -45,9 +45,9 @@ func TestFamiliesPredictedIsMeasured(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p, err := plan.Search(context.Background(), dev.Info(), c)
+				p, err := plan.Search(context.Background(), dev.Info(), c, quick)
 				if err == nil {
-					kinds[p.Chosen.Strategy] = true
+					kinds[p.Chosen.Description] = true
 					peak, reserved := measureFamily(t, dev, c, p.Chosen.Strategy)
 					if peak != p.Chosen.PeakBytes || reserved != p.Chosen.ReservedBytes || reserved > p.BudgetBytes {
 						t.Errorf("%s, %s: measured peak %d and reserved %d, predicted %d and %d", budget, p.Chosen.Description, peak, reserved, p.Chosen.PeakBytes, p.Chosen.ReservedBytes)
@@ -145,13 +145,13 @@ func TestFamiliesLargestBatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := plan.LargestBatch(context.Background(), dev.Info(), c, 0)
+		m, err := plan.LargestBatch(context.Background(), dev.Info(), c, false, quick)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Batch = m.Batch
+		c.Batch = m.Size
 		if _, reserved := measureFamily(t, dev, c, c.Plain()); reserved != m.Fits.ReservedBytes {
-			t.Errorf("%s: batch %d reserves %d bytes, predicted %d", name, m.Batch, reserved, m.Fits.ReservedBytes)
+			t.Errorf("%s: batch %d reserves %d bytes, predicted %d", name, m.Size, reserved, m.Fits.ReservedBytes)
 		}
 		c.Batch++
 		if trial, err := plan.Try(dev.Info(), dev.Info().Capacity, c, c.Plain()); err != nil || trial.Fits {

@@ -9,7 +9,6 @@
 package plan
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -25,15 +24,17 @@ type Trial struct {
 	Strategy      train.Strategy `json:"strategy"`
 	Description   string         `json:"description"`
 	Fits          bool           `json:"fits"`
-	PeakBytes     uint64         `json:"peak_bytes"`     // of live memory; 0 if it doesn't fit
-	ReservedBytes uint64         `json:"reserved_bytes"` // most taken from the device; 0 if it doesn't fit
-	Flops         uint64         `json:"flops"`          // a step
-	Bytes         uint64         `json:"bytes"`          // memory traffic of a step
-	Seconds       float64        `json:"seconds"`        // a step, estimated; for one that doesn't fit 0
+	PeakBytes     uint64         `json:"peak_bytes"`           // of live memory; 0 if it doesn't fit
+	ReservedBytes uint64         `json:"reserved_bytes"`       // most taken from the device; 0 if it doesn't fit
+	Flops         uint64         `json:"flops"`                // a step
+	Bytes         uint64         `json:"bytes"`                // memory traffic of a step
+	Seconds       float64        `json:"seconds"`              // a step, estimated; for one that doesn't fit 0
+	AwayBytes     uint64         `json:"away_bytes,omitempty"` // most that wait outside the device at a time
 }
 
 // Plan is the choice for a budget and what it was chosen from.
 type Plan struct {
+	Step        string  `json:"step"` // what it is of: train.Config.Fingerprint
 	Device      string  `json:"device"`
 	BudgetBytes uint64  `json:"budget_bytes"`
 	Chosen      Trial   `json:"chosen"`
@@ -106,23 +107,30 @@ func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy) (T
 	if err != nil {
 		return trial, err
 	}
-	peak, reserved, err := run(dev, c, s, func() { trial.Flops, trial.Bytes, trial.Seconds = 0, 0, 0 })
+	store := &books{}
+	peak, reserved, err := run(dev, c, s, store, func() { trial.Flops, trial.Bytes, trial.Seconds = 0, 0, 0 })
 	if errors.Is(err, device.ErrOutOfMemory) {
 		return Trial{Strategy: s, Description: trial.Description}, dev.Close()
 	}
 	if err != nil {
 		return trial, err
 	}
-	trial.Fits, trial.PeakBytes, trial.ReservedBytes = true, peak, reserved
+	trial.Fits, trial.PeakBytes, trial.ReservedBytes, trial.AwayBytes = true, peak, reserved, store.peak
 	return trial, dev.Close()
 }
 
 // run trains until memory repeats itself and returns the peaks of live and
 // reserved memory; it calls begin before each step.
-func run(dev device.Device, c train.Config, s train.Strategy, begin func()) (peak, reserved uint64, err error) {
+func run(dev device.Device, c train.Config, s train.Strategy, store *books, begin func()) (peak, reserved uint64, err error) {
 	t, err := train.New(dev, c, s)
 	if err != nil {
 		return 0, 0, err
+	}
+	t.Strict = true
+	if _, away := s.Values.Count(); away > 0 {
+		if err := t.UseStore(store); err != nil {
+			return 0, 0, errors.Join(err, t.Close())
+		}
 	}
 	batch := c.NewBatch()
 	for evaluations := range 3 { // what one changes shows in the steps after it, and in the next
@@ -140,6 +148,15 @@ func run(dev device.Device, c train.Config, s train.Strategy, begin func()) (pea
 	}
 	stats := t.Memory().Stats()
 	return stats.PeakLive, stats.PeakReserved, t.Close()
+}
+
+// books is a tensor.Store that counts bytes and holds none.
+type books struct{ live, peak uint64 }
+
+func (b *books) Take(size uint64) (buf []byte, giveBack func(), err error) {
+	b.live += size
+	b.peak = max(b.peak, b.live)
+	return nil, func() { b.live -= size }, nil
 }
 
 // repeat steps until memory is laid out as at the start of an earlier step.
@@ -182,67 +199,6 @@ func layout(mem *alloc.Allocator) (digest [sha256.Size]byte) {
 // unlimited is a capacity that no step reaches.
 const unlimited = 1 << 46
 
-// Search finds, for a step of c on a device with info's properties and
-// capacity, the fastest strategy that fits, by the estimate of time. It
-// returns a *TooSmallError if none does.
-func Search(ctx context.Context, info device.Info, c train.Config) (*Plan, error) {
-	if err := c.Validate(); err != nil {
-		return nil, err
-	}
-	p := &Plan{Device: info.Name, BudgetBytes: info.Capacity}
-	var err error
-	if p.Plain, err = Try(info, unlimited, c, c.Plain()); err != nil {
-		return nil, err
-	}
-	for _, micro := range microBatches(c) {
-		fits, err := p.recompute(ctx, info, c, micro)
-		if err != nil {
-			return nil, err
-		}
-		if fits == 0 { // without recompute: smaller micro-batches only take longer
-			break
-		}
-	}
-	if !p.choose() {
-		return nil, p.tooSmall(info, c)
-	}
-	return p, nil
-}
-
-// recompute finds the least number of recomputed blocks with which
-// micro-batches of the given size fit, or -1: the more blocks, the less
-// memory and the more time.
-func (p *Plan) recompute(ctx context.Context, info device.Info, c train.Config, micro int) (int, error) {
-	fits := func(r int) (bool, error) {
-		if err := ctx.Err(); err != nil {
-			return false, err
-		}
-		t, err := Try(info, info.Capacity, c, train.Strategy{MicroBatch: micro, Recompute: r})
-		p.Tried = append(p.Tried, t)
-		return t.Fits, err
-	}
-	if ok, err := fits(0); ok || err != nil {
-		return 0, err
-	}
-	lo, hi := 1, c.Blocks()+1
-	for lo < hi {
-		mid := (lo + hi) / 2
-		ok, err := fits(mid)
-		if err != nil {
-			return 0, err
-		}
-		if ok {
-			hi = mid
-		} else {
-			lo = mid + 1
-		}
-	}
-	if lo > c.Blocks() {
-		return -1, nil
-	}
-	return lo, nil
-}
-
 // choose takes the fastest trial that fits; of equally fast ones the smallest.
 func (p *Plan) choose() bool {
 	for _, t := range p.Tried {
@@ -251,17 +207,6 @@ func (p *Plan) choose() bool {
 		}
 	}
 	return p.Chosen.Fits
-}
-
-// tooSmall measures what the thriftiest strategy needs.
-func (p *Plan) tooSmall(info device.Info, c train.Config) error {
-	least := microBatches(c)
-	s := train.Strategy{MicroBatch: least[len(least)-1], Recompute: c.Blocks()}
-	t, err := Try(info, unlimited, c, s)
-	if err != nil {
-		return err
-	}
-	return &TooSmallError{c.Model, info.Capacity, t.ReservedBytes, t.Description}
 }
 
 // microBatches lists the sizes of micro-batches for a step of c, the greatest

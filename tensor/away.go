@@ -1,7 +1,6 @@
 package tensor
 
 import (
-	"fmt"
 	"hash/maphash"
 
 	"github.com/headroom-go/headroom/device"
@@ -11,7 +10,9 @@ import (
 // Store is memory outside the device for values that wait there: pinned host
 // memory, or a file.
 type Store interface {
-	// Take gives size bytes, and a function that takes them back.
+	// Take gives size bytes, and a function that takes them back. Without room it
+	// gives an error, and the value stays on the device. A nil buf stands for
+	// memory of which only the books are kept: nothing is copied.
 	Take(size uint64) (buf []byte, giveBack func(), err error)
 }
 
@@ -23,30 +24,27 @@ func (rt *Runtime) UseStore(s Store, side device.Stream) { rt.store, rt.side = s
 // parcel is a value's copy in the Store.
 type parcel struct {
 	rt       *Runtime
-	buf      []byte // nil on a device that holds no data
+	buf      []byte // nil: nothing is copied
 	giveBack func()
 	arrived  device.Event // of the last fetch, until somebody reads
 }
 
-// send queues a copy of t, dense, to the store. Without one it gives nil, and
-// the value stays.
+// send queues a copy of t, dense, to the store. Where there is none, or it has
+// no room, it gives nil, and the value stays.
 func (rt *Runtime) send(t *Tensor) *parcel {
 	if rt.store == nil {
 		return nil
 	}
-	p := &parcel{rt: rt, giveBack: func() {}}
-	if rt.Holds() {
-		var err error
-		if p.buf, p.giveBack, err = rt.store.Take(t.Bytes()); err != nil {
-			panic(failure{fmt.Errorf("a value of %d bytes could not be moved out of the device: %w", t.Bytes(), err)})
-		}
+	buf, giveBack, err := rt.store.Take(t.Bytes())
+	if err != nil {
+		return nil
 	}
 	rt.side.Wait(rt.stream.Record())
-	if p.buf != nil {
-		rt.side.Download(p.buf, t.ptr().Ptr)
+	if buf != nil {
+		rt.side.Download(buf, t.ptr().Ptr)
 	}
 	t.st.block.Use(rt.side)
-	return p
+	return &parcel{rt: rt, buf: buf, giveBack: giveBack}
 }
 
 // fetch queues a copy back into new memory.
@@ -72,10 +70,9 @@ func (p *parcel) arrive() {
 
 // end gives the store's memory back once the copies are done.
 func (p *parcel) end() {
-	if p.buf == nil {
-		return
+	if p.buf != nil {
+		p.rt.side.Record().Sync()
 	}
-	p.rt.side.Record().Sync()
 	p.giveBack()
 }
 

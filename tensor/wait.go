@@ -47,6 +47,23 @@ type Wait struct {
 	Seconds float64 `json:"seconds,omitempty"` // that the operation takes, as far as is known
 }
 
+// Count is the number of values that s lets go and makes again, and of those
+// that wait outside the device. s may be nil.
+func (s *Schedule) Count() (again, away int) {
+	if s == nil {
+		return 0, 0
+	}
+	for _, w := range s.Waits {
+		switch {
+		case w.Away:
+			away++
+		case len(w.Reads) > 1:
+			again++
+		}
+	}
+	return again, away
+}
+
 // Follow runs f, which computes one result and its gradients, with values
 // waiting as s says.
 func (rt *Runtime) Follow(s *Schedule, f func()) {
@@ -212,6 +229,7 @@ func (h *home) bring() {
 		h.value = h.maker.remade()
 		h.check.compare(h.maker.name, h.value)
 	}
+	h.value.held = true
 	h.left = math.MaxInt
 	if reads := h.maker.wait.Reads; h.copies < len(reads) {
 		h.left = reads[h.copies]

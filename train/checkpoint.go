@@ -30,6 +30,8 @@ type State struct {
 	Data    json.RawMessage `json:"data"`       // the feed's
 	First   float64         `json:"first_loss"` // of step 1
 	Last    float64         `json:"last_loss"`  // of Step
+
+	Precision nn.Precision `json:"precision"` // of the next step
 }
 
 const stateVersion = 2
@@ -37,7 +39,7 @@ const stateVersion = 2
 // Save writes the trainer's state and s to a checkpoint in dir. On an error
 // the checkpoint of before is still there.
 func (t *Trainer) Save(dir string, s State) error {
-	s.Version, s.Step, s.Config = stateVersion, t.opt.Steps, t.Config
+	s.Version, s.Step, s.Config, s.Precision = stateVersion, t.opt.Steps, t.Config, t.precision
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err
@@ -98,6 +100,9 @@ func (c *Checkpoint) check() error {
 		return fmt.Errorf("its version is %d, this program knows %d", s.Version, stateVersion)
 	}
 	if err := s.Config.Validate(); err != nil {
+		return err
+	}
+	if err := s.Precision.Validate(); err != nil {
 		return err
 	}
 	if s.Step < 1 || s.Step > s.Config.Schedule.Steps {
@@ -186,7 +191,7 @@ func (t *Trainer) Restore(c *Checkpoint) error {
 	if err := nn.LoadState(c.file, t.arrays()); err != nil {
 		return fmt.Errorf("checkpoint of step %d: %w", c.State.Step, err)
 	}
-	t.opt.Steps = c.State.Step
+	t.opt.Steps, t.precision = c.State.Step, c.State.Precision
 	return nil
 }
 

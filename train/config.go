@@ -4,9 +4,12 @@
 package train
 
 import (
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 
 	"github.com/headroom-go/headroom/nn"
+	"github.com/headroom-go/headroom/tensor"
 )
 
 // Config is everything that decides the numbers of a run: two runs of the
@@ -28,9 +31,12 @@ type Config struct {
 	Seed     uint64          `json:"seed"`          // of initial weights, order of data and dropout
 	Schedule nn.Cosine       `json:"schedule"`
 	AdamW    nn.AdamWOptions `json:"adamw,omitzero"`
-	SGD      nn.SGDOptions   `json:"sgd,omitzero"`   // in place of AdamW, where that is zero
-	Clip     float32         `json:"clip"`           // greatest norm of the gradients; 0: no limit
-	Test     bool            `json:"test,omitempty"` // the model is evaluated between steps (Trainer.Evaluate): plans leave room
+	SGD      nn.SGDOptions   `json:"sgd,omitzero"` // in place of AdamW, where that is zero
+	Clip     float32         `json:"clip"`         // greatest norm of the gradients; 0: no limit
+	// Precision is what a step computes in; weights, their gradients and the
+	// optimizer's state are float32 throughout.
+	Precision tensor.DType `json:"precision,omitzero"`
+	Test      bool         `json:"test,omitempty"` // the model is evaluated between steps (Trainer.Evaluate): plans leave room
 }
 
 // Task is what a model learns.
@@ -64,6 +70,9 @@ func (c Config) Validate() error {
 		if f.value < f.least || f.value > f.most {
 			return fmt.Errorf("%s is %d: for model %s it must be from %d to %d", f.name, f.value, c.Model, f.least, f.most)
 		}
+	}
+	if !c.Precision.Float() {
+		return fmt.Errorf("precision %v: want float32, bfloat16 or float16", c.Precision)
 	}
 	return c.checkRates()
 }
@@ -102,6 +111,10 @@ func (c Config) rule() nn.Rule {
 type Strategy struct {
 	MicroBatch int `json:"micro_batch"` // sequences computed at once; divides the batch
 	Recompute  int `json:"recompute"`   // the first so many blocks keep only their input for backward
+
+	// Values says how single values wait for backward: which are made again, which
+	// wait outside the device. It is of a micro-batch; nil: all are kept.
+	Values *tensor.Schedule `json:"values,omitempty"`
 }
 
 // Plain is the strategy of a step that does nothing to save memory.
@@ -112,6 +125,14 @@ func (c Config) Plain() Strategy { return Strategy{MicroBatch: c.Batch} }
 func (c Config) Blocks() int {
 	if j, err := c.job(); err == nil {
 		return j.blocks()
+	}
+	return 0
+}
+
+// Context is the longest sequence that the model takes; 0 where it takes none.
+func (c Config) Context() int {
+	if j, err := c.job(); err == nil {
+		return j.context()
 	}
 	return 0
 }
@@ -129,11 +150,35 @@ func (c Config) Describe(s Strategy) string {
 	if s.Recompute > 0 {
 		text += fmt.Sprintf(", recompute %d of %d blocks", s.Recompute, c.Blocks())
 	}
+	if again, away := s.Values.Count(); again+away > 0 {
+		text += fmt.Sprintf(", %d values made again", again)
+		if away > 0 {
+			text += fmt.Sprintf(", %d moved away", away)
+		}
+	}
+	if s.Values != nil && s.Values.Online {
+		text += ", values let go as memory runs out"
+	}
 	if s == c.Plain() {
 		text = "plain"
 	}
 	return text
 }
+
+// Fingerprint names what decides the memory of a step: the model, the task and
+// the sizes of the batch.
+func (c Config) Fingerprint() string {
+	c.Schedule, c.Seed = nn.Cosine{}, 0
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic("train: " + err.Error()) // numbers and names alone
+	}
+	sum := sha256.Sum256(text)
+	return fmt.Sprintf("%s, batch %d × %d, %x", c.Model, c.Batch, c.Seq, sum[:6])
+}
+
+// Allows says what in a strategy c does not allow, if anything.
+func (c Config) Allows(s Strategy) error { return s.check(c) }
 
 // check says what in a strategy c does not allow.
 func (s Strategy) check(c Config) error {

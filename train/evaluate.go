@@ -6,6 +6,7 @@ import (
 
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/nn"
+	"github.com/headroom-go/headroom/tensor"
 )
 
 // Score is what a model came to on a set that it does not learn from.
@@ -84,8 +85,9 @@ func (t *Trainer) judge(arrays []any, rows int) (loss float64, right int, err er
 	var out []float32
 	err = t.rt.Try(func() {
 		t.evaluating(func() {
-			in := t.upload(arrays, 0)
-			y := t.model.rate(in)
+			in := t.upload(arrays, 0, t.Strategy.MicroBatch)
+			var y *tensor.Tensor
+			t.casting(func() { y = t.model.rate(in) })
 			release(in)
 			defer y.Release()
 			out = make([]float32, y.Len())

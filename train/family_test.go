@@ -193,6 +193,7 @@ func trainOnFull(t *testing.T, c train.Config, n int) (losses []float64, failure
 		}
 		return nil, 0, false
 	}
+	tr.Strict = true // it would find a way otherwise
 	again := func(f func() (float64, error)) {
 		loss, err := f()
 		if errors.Is(err, device.ErrOutOfMemory) {

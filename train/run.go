@@ -53,6 +53,8 @@ type Progress struct {
 	LiveBytes        uint64  `json:"live_bytes"`
 	PeakBytes        uint64  `json:"peak_bytes"`
 	ReservedBytes    uint64  `json:"reserved_bytes"`
+	Skipped          bool    `json:"skipped,omitempty"` // numbers overflowed, and the step is to be done again
+	Events           []Event `json:"events,omitempty"`
 }
 
 // Outcome is what a run came to.
@@ -136,20 +138,24 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 		if errors.Is(err, device.ErrOutOfMemory) && r.stepped > 0 && saved < r.Trainer.Steps() {
 			err = errors.Join(err, r.save()) // the weights are those of the step before
 		}
-		if err == nil {
+		if err == nil && !p.Skipped {
 			p.Test, err = r.evaluate()
 		}
 		if err != nil {
 			return Outcome{}, err
 		}
-		r.last = p.Loss
+		if p.Skipped {
+			p.Loss, p.GradNorm = finiteOrZero(p.Loss), finiteOrZero(p.GradNorm) // JSON knows no others
+		} else {
+			r.last = p.Loss
+		}
 		if err := writeLine(metrics, p); err != nil {
 			return Outcome{}, err
 		}
 		if r.OnStep != nil {
 			r.OnStep(p)
 		}
-		if r.SaveEvery > 0 && p.Step%r.SaveEvery == 0 {
+		if r.SaveEvery > 0 && p.Step%r.SaveEvery == 0 && !p.Skipped {
 			if err := r.save(); err != nil {
 				return Outcome{}, err
 			}
@@ -172,11 +178,11 @@ func (r *Run) step(saved int) (Progress, error) {
 	if err != nil {
 		return Progress{}, err
 	}
-	if !finite(result.Loss) || !finite(result.GradNorm) {
+	if !result.Skipped && (!finite(result.Loss) || !finite(result.GradNorm)) {
 		return Progress{}, &NaNError{result.Step, result.Loss, result.GradNorm, result.Rate, saved}
 	}
 	r.place = r.Feed.State()
-	if r.stepped++; result.Step == 1 {
+	if r.stepped++; result.Step == 1 && !result.Skipped {
 		r.first = result.Loss
 	}
 	c, s := r.Trainer.Config, r.Trainer.Memory().Stats()
@@ -184,7 +190,7 @@ func (r *Run) step(saved int) (Progress, error) {
 	rate := float64(c.Batch) / max(seconds, 1e-9)
 	return Progress{Step: result.Step, Steps: c.Schedule.Steps, Loss: result.Loss, GradNorm: result.GradNorm, LearningRate: result.Rate,
 		Seconds: seconds, SamplesPerSecond: rate, TokensPerSecond: rate * float64(c.Seq),
-		LiveBytes: s.Live, PeakBytes: s.PeakLive, ReservedBytes: s.Reserved}, nil
+		Skipped: result.Skipped, Events: result.Events, LiveBytes: s.Live, PeakBytes: s.PeakLive, ReservedBytes: s.Reserved}, nil
 }
 
 // evaluate looks after a step how the model does on the test set, where it is
@@ -200,6 +206,13 @@ func (r *Run) evaluate() (*Score, error) {
 	}
 	r.score = &s
 	return r.score, nil
+}
+
+func finiteOrZero(x float64) float64 {
+	if finite(x) {
+		return x
+	}
+	return 0
 }
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }

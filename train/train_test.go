@@ -32,7 +32,7 @@ func corpus(t *testing.T) *data.Corpus {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "text")
-	if err := os.WriteFile(path, []byte(strings.Repeat("All human beings are born free and equal. ", 20)), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(strings.Repeat("All human beings are born free and equal. ", 100)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	c, err := data.Load(context.Background(), []string{path}, tok)
@@ -275,7 +275,7 @@ func (f *full) Create() (device.Handle, error) {
 // when there is memory again the same step goes on as if nothing had happened.
 func TestOutOfMemoryInAnyPlace(t *testing.T) {
 	c := config()
-	c.Batch, c.Schedule.Steps = 64, 2 // so that steps need memory beyond what New took
+	c.Batch, c.Seq, c.GPT2.Context, c.Schedule.Steps = 1, 3000, 3000, 2 // so that steps need memory beyond what New took
 	want := losses(t, newRun(t, c, c.Plain()))
 	var inNew, inStep int
 	for n := 0; ; n++ {

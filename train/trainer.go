@@ -18,17 +18,21 @@ import (
 type Trainer struct {
 	Config   Config
 	Strategy Strategy
+	Strict   bool // a step that does not fit fails at once, and is not tried with less
 
 	rt     *tensor.Runtime
+	side   device.Stream // of copies to and from memory outside the device; nil without
 	mem    *alloc.Allocator
 	job    job
 	model  model
 	opt    *nn.Optimizer
 	fields []Field
 
-	losses []float32   // of the step's micro-batches, filled by the device
-	norm   []float32   // of the gradients
-	before [][]float32 // the model's buffers when the step began
+	ladder    ladder
+	precision nn.Precision
+	losses    []float32   // of the step's micro-batches, filled by the device
+	norm      []float32   // of the gradients
+	before    [][]float32 // the model's buffers when the step began
 }
 
 // Result is what one step gave.
@@ -37,6 +41,8 @@ type Result struct {
 	Loss     float64 // mean over the batch, before the update
 	GradNorm float64 // before clipping
 	Rate     float64 // learning rate
+	Skipped  bool    // numbers overflowed: the weights are as before, and the step is to be done again with other data
+	Events   []Event // what it had to do beside its plan
 }
 
 // New makes a trainer whose memory comes from dev. On an error, all that was
@@ -57,7 +63,7 @@ func New(dev device.Device, c Config, s Strategy) (*Trainer, error) {
 		return nil, errors.Join(err, mem.Close())
 	}
 	t := &Trainer{Config: c, Strategy: s, mem: mem, rt: tensor.New(mem, stream), fields: c.Fields(),
-		losses: make([]float32, c.Batch/s.MicroBatch), norm: make([]float32, 1)}
+		losses: make([]float32, c.Batch), norm: make([]float32, 1), precision: nn.NewPrecision(c.Precision)}
 	if err := t.rt.Try(t.build); err != nil {
 		return nil, fmt.Errorf("model %s does not fit %s: %w", c.Model, dev.Info().Name, t.abandon(err))
 	}
@@ -93,7 +99,23 @@ func (t *Trainer) around(i int, x *tensor.Tensor, block func(*tensor.Tensor) *te
 
 // abandon frees everything after the model could not be built.
 func (t *Trainer) abandon(cause error) error {
-	return errors.Join(cause, t.rt.Sync(), t.mem.Close(), t.rt.Stream().Close())
+	err := errors.Join(cause, t.rt.Sync(), t.mem.Close(), t.rt.Stream().Close())
+	if t.side != nil {
+		err = errors.Join(err, t.side.Close())
+	}
+	return err
+}
+
+// UseStore lets values wait in memory outside the device, where the strategy
+// says so. It comes before the first step; the store stays the caller's, until
+// the trainer is closed.
+func (t *Trainer) UseStore(s tensor.Store) error {
+	side, err := t.mem.Device().NewStream()
+	if err == nil {
+		t.side = side
+		t.rt.UseStore(s, side)
+	}
+	return err
 }
 
 // Steps is the number of steps done.
@@ -113,12 +135,28 @@ func (t *Trainer) Step(batch ...any) (Result, error) {
 		return Result{}, err
 	}
 	r := Result{Step: t.opt.Steps + 1, Rate: t.Config.Schedule.At(t.opt.Steps + 1)}
-	t.rt.SetSeed(t.Config.Seed*0x9e3779b97f4a7c15 + uint64(r.Step)) // so that dropout knows of no step before
 	for i, b := range t.buffers() {
 		b.Download(device.BytesOf(t.before[i]))
 	}
+	var err error
+	r.Events, err = t.climbDown(func(s Strategy) error { return t.attempt(s, batch, r) })
+	if err != nil {
+		return Result{}, fmt.Errorf("step %d (%s): %w", r.Step, t.Config.Describe(t.Strategy), err)
+	}
+	for _, l := range t.losses {
+		r.Loss += float64(l) / float64(len(t.losses))
+	}
+	r.GradNorm = float64(t.norm[0])
+	t.judgePrecision(&r)
+	return r, nil
+}
+
+// attempt runs the step with strategy s. When it fails, the model is that of
+// before.
+func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
+	t.rt.SetSeed(t.Config.Seed*0x9e3779b97f4a7c15 + uint64(r.Step)) // so that dropout knows of no step before
 	err := t.rt.Try(func() {
-		t.gradients(batch)
+		t.gradients(s, batch)
 		t.rt.Range("optimizer", func() { t.update(r.Rate) })
 	})
 	nn.ZeroGrad(t.model)
@@ -126,13 +164,9 @@ func (t *Trainer) Step(batch ...any) (Result, error) {
 		err = t.rt.Sync()
 	}
 	if err != nil {
-		return Result{}, fmt.Errorf("step %d (%s): %w", r.Step, t.Config.Describe(t.Strategy), errors.Join(err, t.restoreBuffers()))
+		return errors.Join(err, t.restoreBuffers())
 	}
-	for _, l := range t.losses {
-		r.Loss += float64(l) / float64(len(t.losses))
-	}
-	r.GradNorm = float64(t.norm[0])
-	return r, nil
+	return nil
 }
 
 // restoreBuffers undoes what the forward pass of a failed step has moved.
@@ -174,26 +208,58 @@ func (f Field) check(array any) error {
 }
 
 // gradients adds up the gradients of the batch, a micro-batch at a time.
-func (t *Trainer) gradients(batch []any) {
+func (t *Trainer) gradients(s Strategy, batch []any) {
+	t.losses = t.losses[:t.Config.Batch/s.MicroBatch]
 	for i := range t.losses {
-		in := t.upload(batch, i)
-		var loss *tensor.Tensor
-		t.rt.Range("forward", func() { loss = t.forward(in) })
-		loss.Download(device.BytesOf(t.losses[i : i+1]))
-		loss.Backward(1 / float32(len(t.losses)))
-		loss.Release()
-		release(in) // only now: recompute in backward needs some of them again
+		if s.Values == nil {
+			t.microBatch(batch, i)
+			continue
+		}
+		t.rt.Follow(s.Values, func() { t.microBatch(batch, i) })
 	}
+}
+
+// microBatch adds the gradients of the i-th micro-batch.
+func (t *Trainer) microBatch(batch []any, i int) {
+	in := t.upload(batch, i, t.Config.Batch/len(t.losses))
+	loss := t.forward(in)
+	loss.Download(device.BytesOf(t.losses[i : i+1]))
+	loss.Backward(t.precision.Seed() / float32(len(t.losses)))
+	loss.Release()
+	release(in) // only now: recompute in backward needs some of them again
+}
+
+// Record computes the gradients of a batch as Step does, without an update,
+// and records the last micro-batch; begun is told of its operations.
+func (t *Trainer) Record(begun func(op int), batch ...any) (r *tensor.Record, err error) {
+	if err := t.check(batch); err != nil {
+		return nil, err
+	}
+	t.losses = t.losses[:t.Config.Batch/t.Strategy.MicroBatch]
+	for i, b := range t.buffers() {
+		b.Download(device.BytesOf(t.before[i]))
+	}
+	err = t.rt.Try(func() {
+		last := len(t.losses) - 1
+		for i := range last {
+			t.microBatch(batch, i)
+		}
+		r = t.rt.Record(begun, func() { t.microBatch(batch, last) })
+	})
+	nn.ZeroGrad(t.model)
+	return r, errors.Join(err, t.restoreBuffers())
 }
 
 // forward gives the loss of a micro-batch: the place for all that holds in the
 // forward pass alone.
-func (t *Trainer) forward(in []*tensor.Tensor) *tensor.Tensor { return t.model.loss(in) }
+func (t *Trainer) forward(in []*tensor.Tensor) (loss *tensor.Tensor) {
+	t.rt.Range("forward", func() { t.casting(func() { loss = t.model.loss(in) }) })
+	return loss
+}
 
-// upload copies the i-th micro-batch of arrays to the device.
-func (t *Trainer) upload(arrays []any, i int) []*tensor.Tensor {
+// upload copies the i-th micro-batch of arrays, of m samples, to the device.
+func (t *Trainer) upload(arrays []any, i, m int) []*tensor.Tensor {
 	var in []*tensor.Tensor
-	m := t.Strategy.MicroBatch
 	for k, f := range t.fields {
 		shape := append([]int{m}, f.Shape...)
 		from, to := i*m*f.len(), (i+1)*m*f.len()
@@ -230,11 +296,16 @@ func release(ts []*tensor.Tensor) {
 
 // update clips and applies the gradients.
 func (t *Trainer) update(rate float64) {
-	scale, norm := nn.ClipGradNorm(t.model.Parameters(), t.Config.Clip)
+	scale, norm := t.precision.ClipGradNorm(t.model.Parameters(), t.Config.Clip)
+	defer scale.Release()
+	defer norm.Release()
 	norm.Download(device.BytesOf(t.norm))
+	if t.mixed() {
+		if t.rt.Sync() != nil || !finite(float64(t.norm[0])) {
+			return // Sync's error is kept for the step's end
+		}
+	}
 	t.opt.Step(rate, scale)
-	scale.Release()
-	norm.Release()
 }
 
 // Close frees the model and reports what was left.

@@ -15,6 +15,7 @@ import (
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/size"
 	"github.com/headroom-go/headroom/plan"
+	"github.com/headroom-go/headroom/tensor"
 	"github.com/headroom-go/headroom/train"
 )
 
@@ -26,6 +27,8 @@ type jobFlags struct {
 	optimizer string
 	batch     batchFlag
 	seq       int
+	precision precisionFlag
+	away      awayFlag
 	json      bool
 	changed   func(flag string) bool
 }
@@ -44,6 +47,8 @@ func (j *jobFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&j.optimizer, "optimizer", "", "adamw, or sgd with momentum (default by model: "+defaults(func(f family) string { return f.optimizer })+")")
 	f.Var(&j.batch, "batch", "sequences or images in a step, or auto: the most that fit in one piece (default by model: "+defaults(func(f family) string { return strconv.Itoa(f.batch) })+")")
 	f.IntVar(&j.seq, "seq", 0, "tokens in a sequence (default by model: "+defaults(func(f family) string { return strconv.Itoa(f.seq) })+", or the most it takes)")
+	f.Var(&j.precision, "precision", "float32, bfloat16 or float16: what a step computes in; weights stay float32")
+	f.Var(&j.away, "away", "memory outside the device where values may wait: SIZE of the host's memory, or SIZE,DIR of a file (default none)")
 	f.BoolVar(&j.json, "json", false, "print the result as JSON")
 }
 
@@ -69,7 +74,7 @@ func (j *jobFlags) config() (train.Config, family, error) {
 	if err != nil {
 		return train.Config{}, f, err
 	}
-	c := train.Config{Model: j.model, Task: f.task, Batch: j.batch.n, Seq: j.seq, Clip: 1}
+	c := train.Config{Model: j.model, Task: f.task, Batch: j.batch.n, Seq: j.seq, Clip: 1, Precision: j.precision.DType}
 	if err := f.set(&c, j.model); err != nil {
 		return c, f, usageError{err}
 	}
@@ -85,6 +90,13 @@ func (j *jobFlags) config() (train.Config, family, error) {
 	}
 	return c, f, setOptimizer(&c, name)
 }
+
+// precisionFlag is the name of an element type.
+type precisionFlag struct{ tensor.DType }
+
+func (p *precisionFlag) Set(name string) error { return p.UnmarshalText([]byte(name)) }
+
+func (p *precisionFlag) Type() string { return "TYPE" }
 
 // batchFlag is a number of sequences, or "auto".
 type batchFlag struct {
@@ -122,13 +134,13 @@ func (j *jobFlags) findBatch(ctx context.Context, info device.Info, c *train.Con
 	if !j.batch.auto {
 		return nil
 	}
-	m, err := plan.LargestBatch(ctx, info, *c, 0)
+	m, err := plan.LargestBatch(ctx, info, *c, false, plan.Options{})
 	if err != nil {
 		return planError(err)
 	}
-	c.Batch = m.Batch
+	c.Batch = m.Size
 	_, err = fmt.Fprintf(stderr, "batch   %d samples are the most that fit in one piece: they reserve %s, which leaves %s (%d trials)\n",
-		m.Batch, size.Format(m.Fits.ReservedBytes), size.Format(m.MarginBytes), m.Trials)
+		m.Size, size.Format(m.Fits.ReservedBytes), size.Format(m.MarginBytes), m.Trials)
 	return err
 }
 

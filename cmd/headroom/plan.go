@@ -9,9 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/internal/atomicfile"
 	"github.com/headroom-go/headroom/internal/size"
 	"github.com/headroom-go/headroom/nn"
 	"github.com/headroom-go/headroom/plan"
+	"github.com/headroom-go/headroom/train"
 )
 
 func planCommand() *cobra.Command {
@@ -26,6 +29,9 @@ to the byte, and its time by the operations' bytes and flops.`,
   headroom plan --model gpt2 --batch auto --seq 1024 --device null:24GiB
   headroom plan --model resnet50 --batch 64 --device null:8GiB
   headroom plan --model bert-base --task classes --classes 5 --device null:8GiB
+  headroom plan --model gpt2 --batch 8 --seq 1024 --device null:8GiB --out plan.json
+  headroom plan --model gpt2 --batch 8 --seq 1024 --device null:8GiB --curve --svg curve.svg
+  headroom plan --model bert-large --seq 512 --device null:16GiB --max-batch
   headroom plan --device host:128MiB --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -35,6 +41,12 @@ to the byte, and its time by the operations' bytes and flops.`,
 	f.add(cmd.Flags())
 	cmd.Flags().IntVar(&f.image, "image", 0, "height and width of images (default by model: resnet-mini 28, others 224)")
 	cmd.Flags().IntVar(&f.classes, "classes", 0, "how many classes there are (default by model: resnet-mini 10, other resnets 1000, bert 2)")
+	fl := cmd.Flags()
+	fl.StringVar(&f.out, "out", "", "`FILE` to write the plan to, for train --plan and headroom diff")
+	fl.BoolVar(&f.curve, "curve", false, "show time against memory, from a plain step's down to the least")
+	fl.StringVar(&f.svg, "svg", "", "`FILE` for a picture of the curve")
+	fl.BoolVar(&f.maxBatch, "max-batch", false, "find the largest batch that fits in one piece, also with values made again")
+	fl.BoolVar(&f.maxSeq, "max-seq", false, "find the longest sequence that fits in one piece, also with values made again")
 	return cmd
 }
 
@@ -42,6 +54,9 @@ to the byte, and its time by the operations' bytes and flops.`,
 type planFlags struct {
 	jobFlags
 	sizes
+	out, svg         string
+	curve            bool
+	maxBatch, maxSeq bool
 }
 
 func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
@@ -60,18 +75,64 @@ func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	var p *plan.Plan
 	if err = j.findBatch(ctx, dev.Info(), &c, stderr); err == nil {
-		p, err = plan.Search(ctx, dev.Info(), c)
+		err = j.answer(ctx, dev.Info(), c, w)
 	}
-	if err := errors.Join(err, dev.Close()); err != nil {
-		return planError(err)
-	}
-	if j.json {
-		return json.NewEncoder(w).Encode(p)
-	}
-	return writePlan(newPage(w), p)
+	return planError(errors.Join(err, dev.Close()))
 }
+
+// answer is what was asked about a step of c.
+func (j *planFlags) answer(ctx context.Context, info device.Info, c train.Config, w io.Writer) error {
+	switch {
+	case j.maxBatch:
+		l, err := plan.LargestBatch(ctx, info, c, true, j.away.options())
+		return j.show(w, l, err, func(p *page) error { return writeLargest(p, "batch", l) })
+	case j.maxSeq:
+		l, err := plan.LargestSeq(ctx, info, c, true, j.away.options())
+		return j.show(w, l, err, func(p *page) error { return writeLargest(p, "sequence", l) })
+	case j.curve:
+		points, err := plan.Curve(ctx, info, c, c.Batch, 16, j.away.options())
+		if err == nil && j.svg != "" {
+			err = atomicfile.Write(j.svg, func(w io.Writer) error { return plan.WriteCurve(w, points) })
+		}
+		return j.show(w, points, err, func(p *page) error { return writeCurve(p, points) })
+	}
+	p, err := plan.Search(ctx, info, c, j.away.options())
+	if err == nil && j.out != "" {
+		err = p.Write(j.out)
+	}
+	return j.show(w, p, err, func(to *page) error { return writePlan(to, p) })
+}
+
+// show prints a result as JSON or as text.
+func (j *planFlags) show(w io.Writer, result any, err error, text func(p *page) error) error {
+	switch {
+	case err != nil:
+		return err
+	case j.json:
+		return json.NewEncoder(w).Encode(result)
+	}
+	return text(newPage(w))
+}
+
+func writeLargest(p *page, what string, l plan.Largest) error {
+	p.line(plain, "the largest %s that fits is %d: %s", what, l.Size, l.Fits.Description)
+	p.line(plain, "peak %s, reserved %s, which leaves %s; %.2f s a step by the estimate", size.Format(l.Fits.PeakBytes), size.Format(l.Fits.ReservedBytes), size.Format(l.MarginBytes), l.Fits.Seconds)
+	return p.err
+}
+
+// writeCurve shows time against memory.
+func writeCurve(p *page, points []plan.Trial) error {
+	rows := [][]string{{"peak", "of plain", "reserved", "estimate", "of plain", "strategy"}}
+	for _, t := range points {
+		rows = append(rows, []string{size.Format(t.PeakBytes), percent(float64(t.PeakBytes), float64(points[0].PeakBytes)), size.Format(t.ReservedBytes),
+			fmt.Sprintf("%.3g s", t.Seconds), percent(t.Seconds, points[0].Seconds), t.Description})
+	}
+	p.table("rrrrrl", rows...)
+	return p.err
+}
+
+func percent(x, of float64) string { return fmt.Sprintf("%.1f %%", 100*x/of) }
 
 // writePlan shows what was tried, the choice marked.
 func writePlan(p *page, of *plan.Plan) error {

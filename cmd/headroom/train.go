@@ -33,6 +33,7 @@ type trainFlags struct {
 	testEvery int
 	resume    bool
 	profile   bool
+	plan      string
 }
 
 func trainCommand() *cobra.Command {
@@ -88,6 +89,7 @@ at the end, model.safetensors with config.json.`,
 	fl.Float64Var(&f.rate, "lr", 0, "highest learning rate; it falls to a tenth along a cosine (default by model: "+defaults(func(f family) string { return fmt.Sprint(f.rate) })+")")
 	fl.Uint64Var(&f.seed, "seed", 1, "decides the initial weights and the order of the data")
 	fl.IntVar(&f.saveEvery, "save-every", 0, "steps between checkpoints (0: only at the end)")
+	fl.StringVar(&f.plan, "plan", "", "`FILE` with the plan to follow, as headroom plan --out writes it (default: one is searched)")
 	fl.BoolVar(&f.resume, "resume", false, "go on from the checkpoint in --out, with its settings")
 	fl.BoolVar(&f.profile, "profile", false, "write what the third step took: profile.txt, profile.json and memory.svg")
 	return cmd
@@ -224,6 +226,9 @@ func (f *trainFlags) overlay(base train.Config, use func(flag string) bool) (tra
 	if use("steps") {
 		base.Schedule.Steps = c.Schedule.Steps
 	}
+	if use("precision") {
+		base.Precision = c.Precision
+	}
 	if use("optimizer") {
 		base.AdamW, base.SGD, base.Clip = c.AdamW, c.SGD, c.Clip
 	}
@@ -272,13 +277,23 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	if err != nil {
 		return train.Summary{}, err
 	}
-	p, err := plan.Search(ctx, dev.Info(), c)
+	p, err := f.findPlan(ctx, dev.Info(), c)
 	if err != nil {
 		return train.Summary{}, planError(err)
 	}
 	t, err := train.New(dev, c, p.Chosen.Strategy)
 	if err != nil {
 		return train.Summary{}, err
+	}
+	if p.Chosen.AwayBytes > 0 {
+		place, err := f.away.open()
+		if err == nil {
+			defer place.Close() // after the trainer
+			err = t.UseStore(place)
+		}
+		if err != nil {
+			return train.Summary{}, errors.Join(err, t.Close())
+		}
 	}
 	fmt.Fprintf(stderr, "model   %s, %d parameters\n", c.Model, t.Parameters())
 	writePlan(newPage(stderr), p)
@@ -294,6 +309,24 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	s.Device, s.BudgetBytes = dev.Info().Name, dev.Info().Capacity
 	s.PlainPeakBytes, s.PredictedPeakBytes, s.PredictedReserved = p.Plain.PeakBytes, p.Chosen.PeakBytes, p.Chosen.ReservedBytes
 	return s, s.Write(f.out)
+}
+
+// findPlan reads the plan that was given, or searches for one.
+func (f *trainFlags) findPlan(ctx context.Context, info device.Info, c train.Config) (*plan.Plan, error) {
+	if f.plan == "" {
+		return plan.Search(ctx, info, c, f.away.options())
+	}
+	p, err := plan.Read(f.plan)
+	if err == nil {
+		err = p.For(info, c)
+	}
+	if err == nil && p.Chosen.AwayBytes > f.away.bytes {
+		err = fmt.Errorf("plan %s moves %s out of the device: give it --away SIZE", f.plan, size.Format(p.Chosen.AwayBytes))
+	}
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return p, nil
 }
 
 // train runs the trainer in the folder for results.

@@ -12,15 +12,31 @@ const (
 	nvmlDeviceGetHandleByPciBusID
 	nvmlDeviceGetMemoryInfo
 	nvmlDeviceGetComputeRunningProcesses
+	nvmlDeviceGetGraphicsRunningProcesses
+	nvmlDeviceGetCount
+	nvmlDeviceGetHandleByIndex
+	nvmlDeviceGetName
+	nvmlDeviceGetUUID
+	nvmlDeviceGetMemoryInfoV2
+	nvmlDeviceGetUtilizationRates
+	nvmlDeviceGetTemperature
 )
 
 var nvmlSymbols = []string{
-	nvmlInit:                             "nvmlInit_v2",
-	nvmlShutdown:                         "nvmlShutdown",
-	nvmlSystemGetDriverVersion:           "nvmlSystemGetDriverVersion",
-	nvmlDeviceGetHandleByPciBusID:        "nvmlDeviceGetHandleByPciBusId_v2",
-	nvmlDeviceGetMemoryInfo:              "nvmlDeviceGetMemoryInfo",
-	nvmlDeviceGetComputeRunningProcesses: "nvmlDeviceGetComputeRunningProcesses_v3",
+	nvmlInit:                              "nvmlInit_v2",
+	nvmlShutdown:                          "nvmlShutdown",
+	nvmlSystemGetDriverVersion:            "nvmlSystemGetDriverVersion",
+	nvmlDeviceGetHandleByPciBusID:         "nvmlDeviceGetHandleByPciBusId_v2",
+	nvmlDeviceGetMemoryInfo:               "nvmlDeviceGetMemoryInfo",
+	nvmlDeviceGetComputeRunningProcesses:  "nvmlDeviceGetComputeRunningProcesses_v3",
+	nvmlDeviceGetGraphicsRunningProcesses: "nvmlDeviceGetGraphicsRunningProcesses_v3",
+	nvmlDeviceGetCount:                    "nvmlDeviceGetCount_v2",
+	nvmlDeviceGetHandleByIndex:            "nvmlDeviceGetHandleByIndex_v2",
+	nvmlDeviceGetName:                     "nvmlDeviceGetName",
+	nvmlDeviceGetUUID:                     "nvmlDeviceGetUUID",
+	nvmlDeviceGetMemoryInfoV2:             "nvmlDeviceGetMemoryInfo_v2",
+	nvmlDeviceGetUtilizationRates:         "nvmlDeviceGetUtilizationRates",
+	nvmlDeviceGetTemperature:              "nvmlDeviceGetTemperature",
 }
 
 // NVML is the library behind nvidia-smi: it sees all programs. It needs no
@@ -114,16 +130,21 @@ func (n *NVML) Processes(bus string) ([]Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	return n.processes(nvmlDeviceGetComputeRunningProcesses, h)
+}
+
+// processes lists those that compute or those that draw, as the symbol says.
+func (n *NVML) processes(symbol int, h uintptr) ([]Process, error) {
 	const tooSmall = 7
 	for count := uint32(64); ; count *= 2 {
 		infos, room := make([]processInfo, count), count
-		code := n.call(nvmlDeviceGetComputeRunningProcesses, h, uintptr(unsafe.Pointer(&count)), uintptr(unsafe.Pointer(&infos[0])))
+		code := n.call(symbol, h, uintptr(unsafe.Pointer(&count)), uintptr(unsafe.Pointer(&infos[0])))
 		if code == tooSmall {
 			count = max(count, room)
 			continue
 		}
 		if code != 0 {
-			return nil, n.check(nvmlDeviceGetComputeRunningProcesses, code)
+			return nil, n.check(symbol, code)
 		}
 		var list []Process
 		for _, p := range infos[:count] {

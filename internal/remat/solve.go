@@ -1,0 +1,304 @@
+package remat
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Options of [Solve]. The zero value is the default.
+type Options struct {
+	// Work bounds the work, counted in steps of about 30 ns; 0 means about half a
+	// second of it for a program of a few thousand operations.
+	Work int
+	// Seed varies the search.
+	Seed uint64
+	// Placed, if not nil, returns the bytes that a plan takes up once its values
+	// have addresses. Solve then leaves room until that fits the budget too.
+	Placed func(*Plan) (int64, error)
+}
+
+const defaultWork = 30e6
+
+// NoPlanError is returned when no plan was found within the budget.
+type NoPlanError struct {
+	Budget  int64 // bytes asked for
+	Reached int64 // the lowest peak reached
+	// Impossible says that no plan exists without moves, which is proved.
+	Impossible bool
+}
+
+func (e *NoPlanError) Error() string {
+	if e.Impossible {
+		return fmt.Sprintf("remat: no plan exists within %d bytes: single operations need more; raise the budget", e.Budget)
+	}
+	return fmt.Sprintf("remat: found no plan within %d bytes, only within %d; raise the budget or allow moves", e.Budget, e.Reached)
+}
+
+// Solve returns a plan of p within the budget of bytes that takes little time.
+// The same arguments give the same plan. When ctx ends, Solve returns the best
+// plan so far, or an error if there is none.
+func Solve(ctx context.Context, p *Program, budget int64, o Options) (*Plan, error) {
+	if err := p.Check(); err != nil {
+		return nil, err
+	}
+	return newGraph(p).placed(ctx, budget, o, nil)
+}
+
+// Curve returns plans for several budgets, in their order; nil where it found
+// none. What is found for one budget serves the others: a plan never takes longer
+// than that for a smaller budget.
+func Curve(ctx context.Context, p *Program, budgets []int64, o Options) ([]*Plan, error) {
+	if err := p.Check(); err != nil {
+		return nil, err
+	}
+	g := newGraph(p)
+	order := make([]int, len(budgets))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(budgets[b], budgets[a]) })
+	plans := make([]*Plan, len(budgets))
+	var last *Plan
+	for _, i := range order {
+		plan, err := g.placed(ctx, budgets[i], o, last)
+		if _, none := err.(*NoPlanError); err != nil && !none {
+			return nil, err
+		}
+		if plan != nil {
+			plans[i], last = plan, plan
+		}
+	}
+	last = nil
+	for _, i := range slices.Backward(order) {
+		if last != nil && (plans[i] == nil || plans[i].Extra > last.Extra) {
+			better := *last
+			better.Budget = budgets[i]
+			better.Lower, _ = g.lower(budgets[i])
+			plans[i] = &better
+		}
+		if plans[i] != nil {
+			last = plans[i]
+		}
+	}
+	return plans, nil
+}
+
+// placed solves, leaving room for what placement adds.
+func (g *graph) placed(ctx context.Context, budget int64, o Options, near *Plan) (*Plan, error) {
+	for room := int64(0); ; {
+		sv := &solver{planner: newPlanner(newState(g, budget-room), o.Seed), shape: newDTRShape(g.p)}
+		sv.ctx = ctx
+		plan, err := sv.solve(cmp.Or(o.Work, defaultWork), near)
+		if err != nil || o.Placed == nil {
+			return plan, err
+		}
+		size, err := o.Placed(plan)
+		if err != nil {
+			return nil, err
+		}
+		plan.Budget = budget
+		if size <= budget {
+			return plan, nil
+		}
+		room += max(size-budget, budget/1000)
+	}
+}
+
+// solver holds the best plans found.
+type solver struct {
+	*planner
+	shape  *dtrShape
+	found  []start // cheapest first, all within the budget, one of a source
+	source source
+	liking [bySecondTaste + 1][]float64
+	low    int64 // lowest peak reached
+}
+
+// start is a plan and where it comes from.
+type start struct {
+	runs   set
+	cost   int64
+	source source
+}
+
+type source int
+
+const (
+	bySolution source = iota // of another budget
+	byDescent
+	byDTR
+	byTaste
+	bySecondTaste
+)
+
+func (sv *solver) solve(work int, near *Plan) (*Plan, error) {
+	lower, possible := sv.g.lower(sv.budget)
+	sv.hide()
+	sv.low = sv.tree.peak()
+	if !possible && len(sv.moves) == 0 {
+		return nil, &NoPlanError{Budget: sv.budget, Reached: sv.low, Impossible: true}
+	}
+	if len(sv.moves) > 0 {
+		lower = 0
+	}
+	if sv.low > sv.budget {
+		sv.starts(work/2, near)
+	} else {
+		sv.note(nil, 0)
+	}
+	if len(sv.found) == 0 {
+		return nil, cmp.Or(sv.ctx.Err(), error(&NoPlanError{Budget: sv.budget, Reached: sv.low}))
+	}
+	if sv.found[0].cost > lower {
+		sv.refine(work - sv.work)
+	}
+	sv.load(sv.found[0].runs)
+	plan := sv.plan()
+	plan.Lower = min(lower, plan.Extra)
+	return plan, nil
+}
+
+// keep repairs and cleans the state and notes it if it's good.
+func (sv *solver) keep() bool {
+	limit := sv.g.plain * 8
+	if len(sv.found) > 0 {
+		limit = 2 * sv.found[0].cost
+	}
+	if !sv.repair(limit) {
+		sv.low = min(sv.low, sv.tree.peak())
+		return false
+	}
+	sv.clean(sv.spares())
+	sv.note(sv.save(), sv.cost)
+	return true
+}
+
+// note keeps a plan if it is the cheapest of its source: different plans are worth
+// more to the search than good ones that are alike.
+func (sv *solver) note(runs set, cost int64) {
+	i := slices.IndexFunc(sv.found, func(f start) bool { return f.source == sv.source })
+	switch {
+	case i < 0:
+		sv.found = append(sv.found, start{runs, cost, sv.source})
+	case cost < sv.found[i].cost:
+		sv.found[i] = start{runs, cost, sv.source}
+	}
+	slices.SortStableFunc(sv.found, func(a, b start) int { return cmp.Compare(a.cost, b.cost) })
+}
+
+// starts finds the first plans. Where none is found with this work, it goes on
+// with as much again, in smaller steps.
+func (sv *solver) starts(work int, near *Plan) {
+	sv.stop = sv.work + work
+	if near != nil {
+		sv.load(sv.g.runsOf(near))
+		sv.power, sv.noise = 1, 0
+		sv.keep()
+	}
+	sv.source = byDescent
+	sv.descend(10, work/100)
+	sv.source = byDTR
+	if x, ok := sv.g.dtr(sv.shape, sv.budget); ok {
+		sv.load(x)
+		sv.prune()
+		sv.power, sv.noise = 1, 0
+		sv.keep()
+	}
+	sv.source = byTaste
+	for k, power := range []float64{1, .5, .7, .3} {
+		sv.load(nil)
+		sv.power, sv.noise = power, []float64{0, 0, .2, .4}[k]
+		sv.keep()
+	}
+	first := sv.stop
+	sv.stop = (sv.work + first) / 2
+	sv.tastes()
+	sv.source, sv.stop = bySecondTaste, first
+	sv.tastes()
+	for steps := 20; steps <= 80 && len(sv.found) == 0 && sv.ctx.Err() == nil; steps *= 2 {
+		sv.stop = sv.work + work
+		sv.descend(steps, work/4/steps)
+	}
+	sv.stop = math.MaxInt
+}
+
+// descend lowers the budget in steps from the peak without a plan, improving the
+// plan at each.
+func (sv *solver) descend(steps, work int) {
+	sv.load(nil)
+	budget, peak := sv.budget, sv.tree.peak()
+	defer func() { sv.budget = budget }()
+	var runs set
+	for k := 1; k <= steps; k++ {
+		sv.budget = peak - int64(float64(peak-budget)*float64(k)/float64(steps))
+		if !sv.force(runs) {
+			return
+		}
+		sv.clean(sv.spares())
+		sv.improve(work)
+		runs = sv.save()
+	}
+	sv.note(runs, sv.cost)
+}
+
+// force repairs the plan runs by several tries.
+func (sv *solver) force(runs set) bool {
+	for _, power := range []float64{1, .6, 1, .4} {
+		sv.power = power
+		if sv.repair(8 * sv.g.plain) {
+			return true
+		}
+		sv.low = min(sv.low, sv.tree.peak())
+		sv.load(runs)
+		sv.noise = 0.3
+	}
+	return false
+}
+
+// tastes builds plans with tastes, factors for all operations of a kind, so that
+// what repeats from layer to layer is decided alike. It changes the best taste so
+// far, in few kinds or in many.
+func (sv *solver) tastes() {
+	cost := int64(math.MaxInt64)
+	best := make([]float64, sv.g.kinds)
+	for k := range best {
+		best[k] = 1
+	}
+	next := slices.Clone(best)
+	defer func() { sv.taste = nil }()
+	for sv.work < sv.stop && sv.ctx.Err() == nil {
+		copy(next, best)
+		for range 1 + sv.rng.IntN(1+len(next)>>sv.rng.IntN(4)) {
+			next[sv.rng.IntN(len(next))] *= math.Exp(sv.rng.NormFloat64())
+		}
+		sv.load(nil)
+		sv.taste, sv.noise = next, 0
+		sv.power = 0.4 + 0.6*sv.rng.Float64()
+		if sv.keep() && sv.cost <= cost {
+			cost = sv.cost
+			best, next = next, best
+			sv.liking[sv.source] = slices.Clone(best)
+		}
+	}
+}
+
+// refine improves the plans found, each that is near the best for a while, then
+// the best.
+func (sv *solver) refine(work int) {
+	near := slices.DeleteFunc(slices.Clone(sv.found), func(f start) bool { return f.cost/5*4 > sv.found[0].cost })
+	for _, f := range near {
+		sv.further(f, work/2/len(near))
+	}
+	sv.further(sv.found[0], work/4)
+	sv.further(sv.found[0], work/4)
+}
+
+func (sv *solver) further(f start, work int) {
+	sv.source, sv.planner.liking = f.source, sv.liking[f.source]
+	sv.load(f.runs)
+	sv.improve(work)
+	sv.note(sv.save(), sv.cost)
+}
