@@ -12,7 +12,7 @@ import (
 // CUDAOptions describe a GPU to open.
 type CUDAOptions struct {
 	Number    int      // of the GPU, as the driver counts them, from 0 on
-	Budget    uint64   // bytes of its memory for capacity and workspace; 0: all that is free now
+	Budget    uint64   // bytes of its memory for capacity and workspace; 0: what is free now, but for 256 MiB
 	Workspace uint64   // bytes for intermediate results of kernels; 0: 32 MiB
 	Plain     bool     // no virtual memory, as on GPUs without it
 	Folders   []string // patterns of where to look for libraries after the loader did
@@ -43,6 +43,10 @@ type CUDADevice struct {
 
 // defaultWorkspace is what cuBLASLt's fastest algorithms ask for.
 const defaultWorkspace = 32 << 20
+
+// spareBytes are left free where there is no budget, for the code of kernels,
+// which the driver loads when it is first used.
+const spareBytes = 256 << 20
 
 // OpenCUDA opens a GPU. It fails with an error that says what is missing where
 // there is no driver or no such GPU.
@@ -112,7 +116,7 @@ func (d *CUDADevice) start(o *CUDAOptions, before uint64) error {
 	if used := usedBytes(c.Driver, c.Device, o); used > before {
 		info.Overhead = used - before
 	}
-	info.Capacity = free &^ (info.Granularity - 1)
+	info.Capacity = (free - min(free, spareBytes)) &^ (info.Granularity - 1)
 	if o.Budget != 0 {
 		info.Name += "," + size.Exact(o.Budget)
 		info.Capacity = o.Budget - o.Workspace

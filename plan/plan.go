@@ -69,6 +69,19 @@ func HostRates(workers int) Rates {
 	return Rates{FlopsPerSecond: 180e9 * float64(workers), BytesPerSecond: 12e9, LaunchSeconds: 5e-6}
 }
 
+// CUDARates are the rates of a GPU, from steps of GPT-2 in float32 on an H200.
+func CUDARates() Rates {
+	return Rates{FlopsPerSecond: 40e12, BytesPerSecond: 3e12, LaunchSeconds: 8e-6}
+}
+
+// ratesOf are the rates of the device that info describes.
+func ratesOf(info device.Info) Rates {
+	if info.Kind == device.CUDA {
+		return CUDARates()
+	}
+	return HostRates(max(info.Workers, 1))
+}
+
 // seconds estimates the time of one launch: it is bound by arithmetic or by
 // memory, whichever takes longer (Williams et al., "Roofline", 2009).
 func (r Rates) seconds(l *device.Launch) float64 {
@@ -84,7 +97,7 @@ const maxTrialSteps = 32
 // given capacity. A strategy that does not fit is no error.
 func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy) (Trial, error) {
 	trial := Trial{Strategy: s, Description: c.Describe(s)}
-	rates := HostRates(max(info.Workers, 1))
+	rates := ratesOf(info)
 	dev, err := device.OpenNull(device.NullOptions{Capacity: capacity, Virtual: info.Virtual, Alias: info.Alias, Granularity: info.Granularity,
 		OnLaunch: func(l *device.Launch) {
 			trial.Flops += l.Flops

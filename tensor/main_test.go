@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/headroom-go/headroom/alloc"
+	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/device/devicetest"
 	"github.com/headroom-go/headroom/tensor"
 )
@@ -12,14 +13,21 @@ import (
 // whose end every handle must be released and every byte given back.
 func runtime(t testing.TB) *tensor.Runtime {
 	t.Helper()
-	return runtimeOn(t, "host:64MiB")
+	return on(t, devicetest.Open(t, "host:64MiB"))
 }
 
-// runtimeOn is runtime on another device, or on the one that the flag -device
-// of the test names.
+// runtimeOn is runtime on the device of a name, whatever the flag -device says.
 func runtimeOn(t testing.TB, spec string) *tensor.Runtime {
 	t.Helper()
-	dev := devicetest.Open(t, spec)
+	dev, err := device.Open(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return on(t, dev)
+}
+
+func on(t testing.TB, dev device.Device) *tensor.Runtime {
+	t.Helper()
 	mem, err := alloc.New(dev, alloc.Options{})
 	if err != nil {
 		t.Fatal(err)
