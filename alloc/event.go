@@ -93,9 +93,13 @@ func (a *Allocator) lock() {
 func (a *Allocator) begin() {
 	a.lock()
 	if a.sink != nil {
-		a.time = a.startUS + time.Since(a.start).Microseconds()
+		a.time = a.TimeUS()
 	}
 }
+
+// TimeUS is the clock of the events, in microseconds since 1970, for those who
+// set marks between them.
+func (a *Allocator) TimeUS() int64 { return a.startUS + time.Since(a.start).Microseconds() }
 
 // Snapshot gives what is reserved now, as the tools of package inspect take it:
 // WritePprof makes a profile of live memory by call site of it, if stacks are

@@ -137,13 +137,16 @@ func event(kind, track uint64) protobuf {
 	return protobuf{}.uint(eventType, kind).uint(eventTrack, track)
 }
 
-// time is the time of moment n: of the event that led to it.
-func (p *perfetto) time(n int) int64 {
+func (p *perfetto) time(n int) int64 { return p.h.time(n, p.timed) }
+
+// time is the time of moment n: of the event that led to it or, where the
+// events have no times, its number.
+func (h *History) time(n int, timed bool) int64 {
 	i := max(n-1, 0)
-	if !p.timed || p.h.Len() == 0 {
+	if !timed || h.Len() == 0 {
 		return int64(i)
 	}
-	return p.h.Event(i).TimeUS
+	return h.Event(i).TimeUS
 }
 
 // counters writes both curves where they change.

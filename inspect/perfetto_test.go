@@ -190,7 +190,7 @@ var errFull = errors.New("full")
 // TestFailingWriter: a writer that fails makes the export fail, wherever it is.
 func TestFailingWriter(t *testing.T) {
 	s := larger(2).snapshot()
-	for _, write := range []func(io.Writer, *trace.Snapshot, int) error{WritePprof, WritePerfetto} {
+	for _, write := range []func(io.Writer, *trace.Snapshot, int) error{WritePprof, WritePerfetto, WriteSVG} {
 		var b bytes.Buffer
 		if err := write(&b, s, 0); err != nil {
 			t.Fatal(err)

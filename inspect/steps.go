@@ -17,12 +17,18 @@ import (
 //     whichever comes last in a step, or ProfilerStep
 //  2. stacks: the last event of each run of events from an optimizer's step
 //  3. periodicity: the call stack that recurs most evenly
+//
+// A program that annotates its steps is believed also where they are too few
+// to compare: what repeats inside one step is no step.
 
 // minSteps is how many ends make a row of steps.
 const minSteps = 4
 
 // steps gives the events at which steps end, in order, and how they were found.
 func (h *History) steps() (ends []int, how string) {
+	if h.fewSteps() {
+		return nil, ""
+	}
 	for _, find := range []func() ([]int, string){h.annotated, h.optimized, h.periodic} {
 		if ends, how = find(); len(ends) >= minSteps {
 			return ends, how
@@ -31,13 +37,31 @@ func (h *History) steps() (ends []int, how string) {
 	return nil, ""
 }
 
+// fewSteps says whether annotations of whole steps cover most of the record
+// and are fewer than make a row.
+func (h *History) fewSteps() bool {
+	var steps, inside int
+	for _, n := range h.notes() {
+		if strings.HasPrefix(n.name, "ProfilerStep") {
+			steps++
+			inside += h.after(n.to) - h.after(n.from-1)
+		}
+	}
+	return steps > 0 && steps < minSteps && 2*inside > h.Len()
+}
+
+// after is the number of events up to a time.
+func (h *History) after(timeUS int64) int {
+	return sort.Search(h.Len(), func(i int) bool { return h.Event(i).TimeUS > timeUS })
+}
+
 // annotated finds steps by annotations.
 func (h *History) annotated() ([]int, string) {
 	for _, name := range []string{"Optimizer.zero_grad", "Optimizer.step", "ProfilerStep"} {
 		var ends []int
 		for _, a := range h.snapshot.Annotations {
 			if !a.Begin && a.Device == h.device && strings.HasPrefix(a.Name, name) {
-				i := sort.Search(h.Len(), func(i int) bool { return h.Event(i).TimeUS > a.TimeUS }) - 1
+				i := h.after(a.TimeUS) - 1
 				if i >= 0 && (len(ends) == 0 || i > ends[len(ends)-1]) {
 					ends = append(ends, i)
 				}

@@ -97,6 +97,7 @@ type enough struct{ c *checkpoint }
 // run is the second run.
 func (c *checkpoint) run() {
 	rt := c.rt
+	defer rt.endRanges(rt.begin(Range{Kind: SecondRun, Name: "second run"}))
 	x := c.input.take()
 	if c.needsGrad {
 		x.RequireGrad()
@@ -125,17 +126,20 @@ func (c *checkpoint) keepOnly(m Mark) {
 	for _, v := range c.values {
 		if v.value != nil {
 			c.rt.link(v.value)
+			v.value.held = true
 		}
 	}
 }
 
 // untilEnough runs f and returns nil when it was stopped.
 func (c *checkpoint) untilEnough(x *Tensor) (y *Tensor) {
+	open := c.rt.ranges
 	defer func() {
 		if r := recover(); r != nil {
 			if e, ok := r.(enough); !ok || e.c != c {
 				panic(r)
 			}
+			c.rt.endRanges(open)
 			c.rt.dropUnbound()
 		}
 	}()

@@ -156,7 +156,7 @@ func unaryOver(op kernel.UnaryOp, x *Tensor) *Tensor {
 func recorded(name string, op kernel.UnaryOp, cheap bool, x *Tensor) *Tensor {
 	n := x.rt.node(name, x)
 	if n == nil {
-		return unary(op, x)
+		return n.bind(unary(op, x), nil)
 	}
 	s := n.save(x)
 	if cheap {
@@ -208,7 +208,7 @@ func ReluOver(x *Tensor) *Tensor {
 	n := x.rt.node("relu", x)
 	kernel.Unary(x.rt.stream, kernel.Relu, x.Len(), x.ptr(), x.ptr())
 	if n == nil {
-		return x.Detach()
+		return n.bind(x.Detach(), nil)
 	}
 	s := n.save(x)
 	n.again = func() *Tensor { return unaryOver(kernel.Relu, s.get()) }

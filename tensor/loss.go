@@ -48,7 +48,7 @@ func CrossEntropyWith(logits, targets *Tensor, p CrossEntropyParams) *Tensor {
 	loss := rt.Empty(Float32, trace.Activation)
 	kernel.CrossEntropy(rt.stream, rows, cols, loss.ptr(), lse.ptr(), d.ptr(), targets.ptr(), p)
 	if n == nil {
-		return loss
+		return n.bind(loss, nil)
 	}
 	se := n.save(lse)
 	return n.bind(loss, func(g *Tensor) {

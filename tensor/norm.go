@@ -40,7 +40,7 @@ func normalise(name string, x, gamma, beta *Tensor, eps float32) *Tensor {
 	}
 	kernel.LayerNorm(rt.stream, l.rows, cols, y.ptr(), address(mean), rstd.ptr(), d.ptr(), gamma.ptr(), address(beta), eps)
 	if l.n == nil {
-		return y
+		return l.n.bind(y, nil)
 	}
 	for i, t := range []*Tensor{x, mean, rstd, gamma, beta} {
 		if t != nil {
@@ -147,7 +147,7 @@ func BatchNorm(x, gamma, beta *Tensor, p BatchNormParams) *Tensor {
 	y := rt.Empty(Float32, trace.Activation, x.shape...)
 	kernel.BatchNormApply(rt.stream, b.of(d, mean, rstd, gamma, beta), y.ptr())
 	if b.n == nil {
-		return y
+		return b.n.bind(y, nil)
 	}
 	for i, t := range []*Tensor{x, mean, rstd, gamma, beta} {
 		b.saved[i] = b.n.save(t)

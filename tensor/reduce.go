@@ -51,7 +51,7 @@ func Softmax(x *Tensor) *Tensor {
 	rows := y.Len() / max(cols, 1)
 	kernel.Softmax(rt.stream, rows, cols, y.ptr(), d.ptr())
 	if n == nil {
-		return y
+		return n.bind(y, nil)
 	}
 	s := n.saveResult(y)
 	return n.bind(y, func(g *Tensor) {
@@ -78,7 +78,7 @@ func logSoftmax(x *Tensor) *Tensor {
 	rows := y.Len() / max(cols, 1)
 	kernel.LogSoftmax(rt.stream, rows, cols, y.ptr(), d.ptr())
 	if n == nil {
-		return y
+		return n.bind(y, nil)
 	}
 	s := n.saveResult(y)
 	return n.bind(y, func(g *Tensor) {

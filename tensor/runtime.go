@@ -27,6 +27,10 @@ type Runtime struct {
 	waiting *waiting // the Schedule or Record in force; nil for none
 	store   Store
 	side    device.Stream // of copies to and from the store
+	retain  bool          // backward keeps the graph
+
+	observer Observer // nil: nobody looks
+	ranges   int      // open ones that the observer knows
 
 	handles Tensor // head of the ring of unreleased handles, oldest first
 	serial  uint64 // of the newest handle
@@ -127,12 +131,13 @@ func fail(format string, args ...any) { panic(failure{fmt.Errorf(format, args...
 // before.
 func (rt *Runtime) Try(f func()) (err error) {
 	mark := rt.Mark()
-	noGrad, saver := rt.noGrad, rt.saver
+	noGrad, saver, open := rt.noGrad, rt.saver, rt.ranges
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
 		case failure:
 			rt.setMode(noGrad, saver)
+			rt.endRanges(open)
 			rt.dropUnbound()
 			rt.Rewind(mark)
 			err = errors.Join(r.err, rt.Sync())

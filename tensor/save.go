@@ -35,7 +35,8 @@ type saved struct {
 // save keeps t for n's backward.
 func (n *node) save(t *Tensor) *saved {
 	s := &saved{by: n.name, st: t.st, version: t.st.version}
-	switch rt := t.rt; {
+	rt, mark := t.rt, t.rt.Mark()
+	switch {
 	case rt.byRecipe(t):
 		s.recipe = t.node
 		s.recipe.refs++
@@ -46,6 +47,7 @@ func (n *node) save(t *Tensor) *saved {
 	default:
 		s.plain = t.Detach()
 	}
+	rt.hold(mark)
 	n.saved = append(n.saved, s)
 	return s
 }
@@ -86,10 +88,12 @@ func (s *saved) get() *Tensor {
 }
 
 // take is get followed by drop: for the last use, so that the caller may be
-// the only owner.
+// the only owner. A backward that keeps the graph does not drop.
 func (s *saved) take() *Tensor {
 	t := s.get()
-	s.drop()
+	if !t.rt.retain {
+		s.drop()
+	}
 	return t
 }
 

@@ -112,7 +112,7 @@ func topK(x *Tensor, k int) (values, index *Tensor) {
 	values, index = rt.Empty(Float32, trace.Activation, shape...), rt.Empty(Int32, trace.Activation, shape...)
 	kernel.TopK(rt.stream, rows, cols, k, values.ptr(), index.ptr(), d.ptr())
 	if n == nil {
-		return values, index
+		return n.bind(values, nil), index
 	}
 	s := n.save(index)
 	return n.bind(values, func(g *Tensor) { n.gatherGrad(s, g, rows, cols, k) }), index

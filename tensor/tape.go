@@ -108,10 +108,16 @@ func (rt *Runtime) viewNode(name string, inputs ...*Tensor) *node {
 			need = need || t.NeedsGrad()
 		}
 	}
-	if rt.noGrad || !need {
+	record := need && !rt.noGrad
+	r := Range{Kind: OpForward, Name: name}
+	if record {
+		rt.nodes++
+		r.Node = rt.nodes
+	}
+	rt.begin(r)
+	if !record {
 		return nil
 	}
-	rt.nodes++
 	rt.dropUnbound()
 	n := &node{name: name, number: rt.nodes, inputs: make([]edge, len(inputs))}
 	for i, t := range inputs {
@@ -143,8 +149,12 @@ func edgeTo(t *Tensor) edge {
 	return edge{&t.node.result, t.node}
 }
 
-// bind makes out the result of n, which may be nil.
+// bind makes out the result of n, which may be nil, and ends the operation:
+// who calls node calls bind.
 func (n *node) bind(out *Tensor, backward func(g *Tensor)) *Tensor {
+	if rt := out.rt; rt.ranges > 0 {
+		rt.endRanges(rt.ranges - 1)
+	}
 	if n == nil {
 		return out
 	}
@@ -208,7 +218,14 @@ func (n *node) end() {
 // Backward adds seed × the gradient of t, a single element, to the gradient
 // of every leaf that t came from. Each operation's saved values are freed as
 // soon as it has run, so that a second Backward through it fails.
-func (t *Tensor) Backward(seed float32) {
+func (t *Tensor) Backward(seed float32) { t.backward(seed, false) }
+
+// BackwardRetain is Backward that keeps the graph with all that it saved, so
+// that another one may follow and gives the same gradients. What a checkpoint
+// has computed again stays, too.
+func (t *Tensor) BackwardRetain(seed float32) { t.backward(seed, true) }
+
+func (t *Tensor) backward(seed float32, retain bool) {
 	t.use()
 	if t.node == nil {
 		fail("Backward from %v, which no recorded operation made", t)
@@ -217,6 +234,9 @@ func (t *Tensor) Backward(seed float32) {
 		fail("Backward from %v: only a single element has a gradient", t)
 	}
 	rt := t.rt
+	defer rt.endRanges(rt.begin(Range{Kind: BackwardPass, Name: "backward", From: t}))
+	defer func(before bool) { rt.retain = before }(rt.retain)
+	rt.retain = retain
 	rt.NoGrad(func() {
 		rt.WithSaver(nil, func() {
 			g := rt.Full(seed, t.shape...)
@@ -248,9 +268,11 @@ func (n *node) step(ready *nodeHeap) {
 		w.stepBack(n)
 	}
 	g := n.result.take()
+	rt := g.rt
+	open := rt.begin(Range{Kind: OpBackward, Name: n.name, Node: n.number})
 	n.backward(g)
 	g.Release()
-	n.backward = nil
+	rt.endRanges(open)
 	for _, e := range n.inputs {
 		if e.node != nil && !e.node.queued {
 			e.node.queued = true
@@ -258,7 +280,10 @@ func (n *node) step(ready *nodeHeap) {
 			heap.Push(ready, e.node)
 		}
 	}
-	n.end()
+	if !rt.retain {
+		n.backward = nil
+		n.end()
+	}
 }
 
 // nodeHeap gives the node with the highest number first.

@@ -56,6 +56,7 @@ type Tensor struct {
 	leaf *slot // its own gradient, for leaves that ask for one
 
 	owner      *slot   // whose gradient this handle is
+	held       bool    // kept by a graph or its Saver, not by the program
 	serial     uint64  // grows with every handle
 	prev, next *Tensor // the runtime's ring of unreleased handles
 }
@@ -118,7 +119,7 @@ func (rt *Runtime) handle(t *Tensor) *Tensor {
 func (t *Tensor) Retain() *Tensor {
 	t.use()
 	c := *t
-	c.owner = nil
+	c.owner, c.held = nil, false
 	if c.node != nil {
 		c.node.refs++
 	}

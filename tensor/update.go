@@ -15,6 +15,7 @@ type AdamWParams = kernel.AdamWParams
 // AdamW updates p from its gradient, multiplied by scale (one element; nil for
 // 1), in one pass over the four arrays.
 func (m *Moments) AdamW(p, scale *Tensor, params AdamWParams) {
+	defer p.rt.endRanges(p.rt.begin(Range{Kind: OpUpdate, Name: "adamw"}))
 	p.st.version++
 	kernel.AdamW(p.rt.stream, p.Len(), p.ptr(), p.Grad().ptr(), m.Mean.ptr(), m.Square.ptr(), address(scale), params)
 }
@@ -26,6 +27,7 @@ func ClipScale(ts []*Tensor, limit float32) (scale, norm *Tensor) {
 		fail("ClipScale of no tensors")
 	}
 	rt := ts[0].rt
+	defer rt.endRanges(rt.begin(Range{Kind: OpUpdate, Name: "clip_scale"}))
 	sum := rt.Empty(Float32, trace.Workspace)
 	defer sum.Release()
 	for i, t := range ts {

@@ -37,6 +37,8 @@ func NewStates(p *Tensor, n int) []*Tensor {
 // Update changes p by one step of a rule from its gradient, multiplied by
 // scale (one element; nil for 1), in one pass over all arrays.
 func Update(rule UpdateRule, p, scale *Tensor, states []*Tensor, params UpdateParams) {
+	name := [...]string{"sgd", "momentum", "nesterov", "adam", "amsgrad", "adagrad", "rmsprop"}[rule]
+	defer p.rt.endRanges(p.rt.begin(Range{Kind: OpUpdate, Name: name}))
 	var at [3]device.Ptr
 	for i, s := range states {
 		at[i] = s.ptr()
