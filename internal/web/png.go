@@ -1,0 +1,5 @@
+package web
+
+import "io"
+
+func WritePNG(w io.Writer, r *Record) error { return nil }
