@@ -28,6 +28,7 @@ type Record struct {
 	verdict  func() *inspect.Report
 	recorded func() *inspect.Result
 	steps    func() *steps
+	tries    []func() (*WhatIf, error) // of otherSettings
 }
 
 // The two ways in which live bytes are split.
@@ -96,6 +97,9 @@ func newRecord(name string, h *inspect.History) *Record {
 		return result
 	})
 	r.steps = sync.OnceValue(r.findSteps)
+	for _, s := range r.otherSettings() {
+		r.tries = append(r.tries, sync.OnceValues(func() (*WhatIf, error) { return r.WhatIf(s) }))
+	}
 	return r
 }
 
