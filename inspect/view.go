@@ -29,6 +29,17 @@ func (h *History) Spans() []Span {
 	return out
 }
 
+// BlockSize is the size of a lease's block in a segment with space bytes up to
+// what follows. Where the record does not tell it, a rest of at most RestMax
+// bytes belongs to the block in a plain segment of large ones, and so does any
+// rest from a size of MaxSplit in the settings on: it is never split off.
+func (h *History) BlockSize(l *Lease, seg *trace.Segment, space uint64) uint64 {
+	return h.blockSize(l, seg, space)
+}
+
+// RestMax is the largest rest that is not split off: see BlockSize.
+const RestMax = smallMax
+
 // Steps gives the events at which steps end, in order, and how they were
 // found; none where the program shows no steps.
 func (h *History) Steps() (ends []int, how string) { return h.steps() }

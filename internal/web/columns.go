@@ -55,6 +55,7 @@ func (r *Record) columns() *columns {
 	c.addDeltas("addr", n, func(k int) int64 { return int64(leases[k].Addr) })
 	c.add("asked", n, func(k int) uint64 { return leases[k].Size })
 	c.addDeltas("bytes", n, func(k int) int64 { return int64(r.bytes(k)) - int64(leases[k].Size) })
+	c.add("open", n, func(k int) uint64 { return flag(leases[k].Block == 0, 1) })
 	c.addDeltas("stream", n, func(k int) int64 { return int64(leases[k].Stream) })
 	c.addDeltas("pool", n, func(k int) int64 { return int64(leases[k].Pool[0]) })
 	c.addDeltas("pool2", n, func(k int) int64 { return int64(leases[k].Pool[1]) })
@@ -71,12 +72,6 @@ func (r *Record) columns() *columns {
 
 func (r *Record) spanColumns(c *columns) {
 	n := len(r.spans)
-	flag := func(b bool, bit uint64) uint64 {
-		if b {
-			return bit
-		}
-		return 0
-	}
 	c.addDeltas("span addr", n, func(i int) int64 { return int64(r.spans[i].Addr) })
 	c.add("span size", n, func(i int) uint64 { return r.spans[i].Size })
 	c.addDeltas("span from", n, func(i int) int64 { return int64(r.spans[i].From) })
@@ -86,6 +81,14 @@ func (r *Record) spanColumns(c *columns) {
 	c.addDeltas("span pool2", n, func(i int) int64 { return int64(r.spans[i].Pool[1]) })
 	c.add("span flags", n, func(i int) uint64 { return flag(r.spans[i].Small, 1) | flag(r.spans[i].Expandable, 2) })
 	c.add("span stack", n, func(i int) uint64 { return uint64(r.stackOf[r.spans[i].Stack]) })
+}
+
+// flag is a bit if b.
+func flag(b bool, bit uint64) uint64 {
+	if b {
+		return bit
+	}
+	return 0
 }
 
 func (r *Record) summaryColumns(c *columns) {

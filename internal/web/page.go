@@ -41,6 +41,8 @@ type described struct {
 	Sites    any       `json:"sites"` // by stack
 	Columns  []column  `json:"columns"`
 	Summary  int       `json:"summary"` // moments in a span
+	RestMax  uint64    `json:"restMax"` // see History.BlockSize
+	MaxSplit uint64    `json:"maxSplit"`
 }
 
 // asset gives a file of the page, which is there.

@@ -20,7 +20,6 @@ type Record struct {
 	sites   []inspect.Site // of the stacks, by number
 	stacks  []*trace.Stack // all stacks of leases and spans; the first is none
 	stackOf map[*trace.Stack]int32
-	early   []uint64    // bytes of the blocks that were there before the first event
 	unsaid  []unsaid    // ends of leases that another lease's event is
 	changes []spanEvent // of reserved bytes, in order
 	summary summary
@@ -82,7 +81,6 @@ const maxRecords = 16
 func newRecord(name string, h *inspect.History) *Record {
 	r := &Record{name: name, h: h, timed: h.Timed(), spans: h.Spans()}
 	r.numberStacks()
-	r.measureEarly()
 	r.splitByPurpose()
 	r.splitBySite()
 	r.findUnsaid()
@@ -132,32 +130,10 @@ func (r *Record) number(s *trace.Stack) {
 // site is where a lease was allocated.
 func (r *Record) site(l *inspect.Lease) inspect.Site { return r.sites[r.stackOf[l.Stack]] }
 
-// measureEarly finds the sizes of the blocks from before the first event,
-// which the state at the start knows best.
-func (r *Record) measureEarly() {
-	n := 0
-	for n < len(r.h.Leases) && r.h.Leases[n].Born < 0 {
-		n++
-	}
-	r.early = make([]uint64, n)
-	start := r.h.At(0)
-	i := 0
-	for s := range start.Segments {
-		for _, b := range start.Segments[s].Blocks {
-			if b.State != trace.Free {
-				r.early[start.Leases[i]] = b.Size
-				i++
-			}
-		}
-	}
-}
-
-// bytes is the size of lease k's block.
+// bytes is the size of lease k's block or, where the record does not tell it,
+// the least that it can be.
 func (r *Record) bytes(k int) uint64 {
 	l := &r.h.Leases[k]
-	if l.Block == 0 && k < len(r.early) && r.early[k] > 0 {
-		return r.early[k]
-	}
 	return max(l.Block, r.h.Conf.Round(l.Size))
 }
 

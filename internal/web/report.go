@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/headroom-go/headroom/inspect"
 )
 
 // ReportOptions are the choices of a report.
@@ -50,7 +52,7 @@ func (r *Record) describe(try []Setting) (described, []byte, error) {
 	if try == nil {
 		try = r.otherSettings()
 	}
-	d := described{Meta: r.meta(), Findings: r.findings(), Stacks: r.Stacks(), Sites: r.sites, WhatIf: []*WhatIf{}, Summary: r.summary.size}
+	d := described{Meta: r.meta(), Findings: r.findings(), Stacks: r.Stacks(), Sites: r.sites, WhatIf: []*WhatIf{}, Summary: r.summary.size, RestMax: inspect.RestMax, MaxSplit: r.h.Conf.MaxSplit}
 	for _, s := range try {
 		got, err := r.WhatIf(s)
 		if err != nil {

@@ -94,7 +94,11 @@ func (r *Record) tile(s *State, seg *Segment, alive []int) []int {
 		if len(alive) > 1 {
 			limit = min(end, r.h.Leases[alive[1]].Addr)
 		}
-		t.Size = min(t.Size, limit-t.Addr)
+		t.Size = r.h.BlockSize(&r.h.Leases[t.Lease], &trace.Segment{Small: seg.Small, Expandable: seg.Expandable}, limit-t.Addr)
+		if t.Size == 0 {
+			s.Stray++
+			continue
+		}
 		t.Pending = r.h.Leases[t.Lease].Freed < s.Moment
 		seg.free(at, t.Addr)
 		seg.Tiles = append(seg.Tiles, t)

@@ -275,7 +275,11 @@ export class EmbeddedRecord {
         continue;
       }
       const limit = next + 1 < alive.length ? Math.min(end, this.c.addr[alive[next + 1]]) : end;
-      t.size = Math.min(t.size, limit - t.addr);
+      t.size = this.blockSize(t, segment, limit - t.addr);
+      if (t.size === 0) {
+        state.stray++;
+        continue;
+      }
       if (this.c.freed[t.lease] < state.moment) t.pending = true;
       free(at, t.addr);
       segment.tiles.push(t);
@@ -283,6 +287,13 @@ export class EmbeddedRecord {
     }
     free(at, end);
     return next;
+  }
+
+  /** blockSize is History.BlockSize in Go. */
+  blockSize(t, segment, space) {
+    const size = Math.min(t.size, space);
+    const keepsRest = this.c.open[t.lease] && !segment.small && !segment.expandable;
+    return keepsRest && (space - size <= this.described.restMax || size >= this.described.maxSplit) ? space : size;
   }
 
   async search(text, most) {
