@@ -23,10 +23,17 @@ var shots = flag.String("shots", "", "keep the screenshots of the browser tests 
 type browser struct {
 	t   testing.TB
 	ctx context.Context
+	*complaints
+}
 
+// complaints is what the page has complained about.
+type complaints struct {
 	mu       sync.Mutex
 	problems []string
 }
+
+// of is the same browser in a subtest.
+func (b *browser) of(t testing.TB) *browser { return &browser{t, b.ctx, b.complaints} }
 
 // openBrowser starts Chromium without a window, or skips the test where there
 // is none.
@@ -39,11 +46,11 @@ func openBrowser(t testing.TB) *browser {
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU)
 	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...)
 	t.Cleanup(cancel)
-	ctx, cancel = context.WithTimeout(ctx, time.Minute)
+	ctx, cancel = context.WithTimeout(ctx, 3*time.Minute)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
-	b := &browser{t: t, ctx: ctx}
+	b := &browser{t, ctx, &complaints{}}
 	messages := chromedp.Console(ctx)
 	go func() {
 		for m, err := range messages {
@@ -68,7 +75,7 @@ func findChromium() string {
 	return ""
 }
 
-func (b *browser) complain(text string) {
+func (b *complaints) complain(text string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.problems = append(b.problems, text)
@@ -80,6 +87,7 @@ func (b *browser) quiet() {
 	defer b.mu.Unlock()
 	if len(b.problems) > 0 {
 		b.t.Errorf("the page complained:\n%s", strings.Join(b.problems, "\n"))
+		b.problems = nil
 	}
 }
 

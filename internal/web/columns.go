@@ -1,6 +1,9 @@
 package web
 
-import "encoding/binary"
+import (
+	"cmp"
+	"encoding/binary"
+)
 
 // Columns of a report.
 //
@@ -56,6 +59,7 @@ func (r *Record) columns() *columns {
 	c.add("asked", n, func(k int) uint64 { return leases[k].Size })
 	c.addDeltas("bytes", n, func(k int) int64 { return int64(r.bytes(k)) - int64(leases[k].Size) })
 	c.add("open", n, func(k int) uint64 { return flag(leases[k].Block == 0, 1) })
+	c.add("short", n, func(k int) uint64 { return r.bytes(k) - cmp.Or(leases[k].Block, r.bytes(k)) })
 	c.addDeltas("stream", n, func(k int) int64 { return int64(leases[k].Stream) })
 	c.addDeltas("pool", n, func(k int) int64 { return int64(leases[k].Pool[0]) })
 	c.addDeltas("pool2", n, func(k int) int64 { return int64(leases[k].Pool[1]) })

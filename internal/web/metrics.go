@@ -42,7 +42,7 @@ func writeMetrics(w io.Writer, list []metric) {
 			kind = "counter"
 		}
 		doc := strings.NewReplacer(`\`, `\\`, "\n", `\n`).Replace(m.doc)
-		fmt.Fprintf(&out, "# HELP headroom_%s %s\n# TYPE headroom_%[1]s %s\nheadroom_%[1]s %s\n", m.name, doc, kind, number(m.value))
+		fmt.Fprintf(&out, "# HELP headroom_%[1]s %[2]s\n# TYPE headroom_%[1]s %[3]s\nheadroom_%[1]s %[4]s\n", m.name, doc, kind, number(m.value))
 	}
 	_, _ = io.WriteString(w, out.String())
 }

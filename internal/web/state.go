@@ -123,11 +123,11 @@ func (r *Record) lease(k int) Tile {
 // Block is everything about one lease.
 type Block struct {
 	Life
-	Requested uint64        `json:"requested"`
-	Stream    int           `json:"stream"`
-	Pool      trace.PoolID  `json:"pool"`
-	Where     inspect.Site  `json:"where"`
-	Frames    []trace.Frame `json:"frames"` // innermost first
+	Requested uint64       `json:"requested"`
+	Stream    int          `json:"stream"`
+	Pool      trace.PoolID `json:"pool"`
+	Where     inspect.Site `json:"where"`
+	Frames    []Line       `json:"frames"` // innermost first
 }
 
 // Life is a lease with its time. Moments outside the record are -1 and one
@@ -147,9 +147,9 @@ func (r *Record) Block(k int) *Block {
 		return nil
 	}
 	l := &r.h.Leases[k]
-	frames := l.Stack.Frames()
-	if frames == nil {
-		frames = []trace.Frame{}
+	frames := []Line{}
+	for _, f := range l.Stack.Frames() {
+		frames = append(frames, Line{f.File, f.Line, f.Func})
 	}
 	return &Block{r.life(k), l.Size, l.Stream, l.Pool, r.site(l), frames}
 }

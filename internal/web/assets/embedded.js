@@ -291,7 +291,7 @@ export class EmbeddedRecord {
 
   /** blockSize is History.BlockSize in Go. */
   blockSize(t, segment, space) {
-    const size = Math.min(t.size, space);
+    const size = Math.min(t.size - this.c.short[t.lease], space);
     const keepsRest = this.c.open[t.lease] && !segment.small && !segment.expandable;
     return keepsRest && (space - size <= this.described.restMax || size >= this.described.maxSplit) ? space : size;
   }
