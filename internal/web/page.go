@@ -102,7 +102,7 @@ func (p *page) write(w io.Writer) error {
 	blocks := fmt.Sprintf("<script type=\"application/json\" id=\"data\">%s</script>\n", data)
 	pieces := map[string]string{
 		"Policy": html.EscapeString(p.policy()), "Title": html.EscapeString(p.title), "Plain": html.EscapeString(p.plain),
-		"Version": html.EscapeString(p.version), "Style": asset("style.css"), "Script": script(), "Data": blocks,
+		"Version": html.EscapeString(strings.TrimRight(" "+p.version, " ")), "Style": asset("style.css"), "Script": script(), "Data": blocks,
 	}
 	rest := asset("index.html")
 	for rest != "" {

@@ -97,6 +97,7 @@ class App {
     this.view = { from: 0, to: Math.max(meta.events, 1) };
     this.timeline.set({ meta, events: Math.max(meta.events, 1), peak: meta.peak, view: this.view, whole: null, samples: null });
     id("axis").hidden = !meta.timed;
+    for (const name of ["split", "search", "details"]) id(name).hidden = meta.live;
     this.axis = meta.timed ? this.axis : "events";
     id("timeline").setAttribute("aria-valuemax", meta.events);
     this.details.show("Nothing chosen yet", element("p", {}, "Choose a block or a hole in a picture or a table: its stack, its life, and what pins it stand here."));

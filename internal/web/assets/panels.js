@@ -46,9 +46,11 @@ export function stepsTable(app, steps) {
   const time = (d) => (timed ? duration(d) : `${count(d)} events`);
   const most = steps.list.reduce((m, s) => Math.max(m, s.peak_live_bytes), 1);
   const signed = (n) => (n > 0 ? `+${bytes(n)}` : bytes(n));
-  return element("div", {}, element("p", {}, `${count(steps.count)} steps, found by ${steps.by}.`),
-    table("Steps", ["step", "takes", "peak live", "peak reserved", "live at its end", "growth", "blocks", ""], steps.list.map((s, i) => [
-      i + 1, time(s.duration), bar(s.peak_live_bytes, most), bytes(s.peak_reserved_bytes), bytes(s.end_live_bytes), signed(s.growth_bytes), count(s.blocks),
+  const numbered = steps.list.map((s, i) => [i + 1, s]).filter(([n]) => n <= mostRows || n > steps.list.length - mostRows);
+  const some = numbered.length < steps.count ? ` The first and the last ${mostRows} are listed.` : "";
+  return element("div", {}, element("p", {}, `${count(steps.count)} steps, found by ${steps.by}.${some}`),
+    table("Steps", ["step", "takes", "peak live", "peak reserved", "live at its end", "growth", "blocks", ""], numbered.map(([n, s]) => [
+      n, time(s.duration), bar(s.peak_live_bytes, most), bytes(s.peak_reserved_bytes), bytes(s.end_live_bytes), signed(s.growth_bytes), count(s.blocks),
       element("button", { type: "button", className: "link", onclick: () => app.timeline.show(s.from, s.to) }, "show")]), [0, 1, 2, 3, 4, 5, 6]));
 }
 
@@ -58,10 +60,12 @@ export function whatIfTable(app, tries, recorded) {
     const r = t.result;
     const oom = r.oom ? `would have failed at event ${count(r.oom.event)}` : "serves every request";
     return [choice(app, `what-${i}`, t.name, i), element("span", { "data-key": `peak_reserved_bytes ${t.name}`, "data-value": r.peak_reserved_bytes, title: exactly(r.peak_reserved_bytes) }, bytes(r.peak_reserved_bytes)),
-      recorded ? change(r.peak_reserved_bytes, recorded.peak_reserved_bytes) : "", bytes(r.peak_live_bytes), count(r.retries), oom, (r.notes ?? []).join("; ")];
+      recorded ? change(r.peak_reserved_bytes, recorded.peak_reserved_bytes) : "", bytes(r.peak_live_bytes), count(r.retries), oom];
   });
-  if (recorded) rows.unshift(["as recorded", bytes(recorded.peak_reserved_bytes), "", bytes(recorded.peak_live_bytes), count(recorded.retries), recorded.oom ? "failed" : "served every request", recorded.exact ? "exact" : ""]);
-  return table("The same requests under other settings, replayed", ["settings", "reserved at most", "change", "live at most", "retries", "result", "note"], rows, [1, 2, 3, 4]);
+  if (recorded) rows.unshift(["as recorded", bytes(recorded.peak_reserved_bytes), "", bytes(recorded.peak_live_bytes), count(recorded.retries), recorded.oom ? "failed" : "served every request"]);
+  const notes = [...new Set(tries.flatMap((t) => t.result.notes ?? []))];
+  return element("div", {}, table("The same requests under other settings, replayed", ["settings", "reserved at most", "change", "live at most", "retries", "result"], rows, [1, 2, 3, 4]),
+    ...notes.map((n) => element("p", { className: "note" }, n)));
 }
 
 function choice(app, key, name, i) {
