@@ -57,11 +57,13 @@ func (b *browser) settled() {
 // TestBrowser uses the pages in a real browser.
 func TestBrowser(t *testing.T) {
 	b := openBrowser(t)
-	for name, test := range map[string]func(*testing.T, *browser){
-		"million": testMillion, "same answers": testSameAnswers, "names": testNamesAreText, "compare": testCompare, "live": testLive,
-	} {
-		t.Run(name, func(t *testing.T) {
-			test(t, b.of(t))
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *browser)
+	}{{"million", testMillion}, {"same answers", testSameAnswers}, {"names", testNamesAreText}, {"compare", testCompare}, {"live", testLive}} {
+		t.Run(test.name, func(t *testing.T) {
+			test.run(t, b.of(t))
+			b.do(chromedp.Navigate("about:blank"))
 			b.quiet()
 		})
 	}
@@ -111,7 +113,7 @@ func testMillion(t *testing.T, b *browser) {
 
 	b.tab("segments")
 	at := eval[point](b, `(() => { const m = headroom.map; const box = m.boxes.find(x => x.tile.lease >= 0 && x.parts[0].w > 4); const p = box.parts[0];
-		m.canvas.scrollIntoView({block: "center"}); const r = m.canvas.getBoundingClientRect(); return {X: r.x + p.x + p.w / 2, Y: r.y + p.y + 8}; })()`)
+		m.canvas.scrollIntoView({block: "start"}); const r = m.canvas.getBoundingClientRect(); return {X: r.x + p.x + p.w / 2, Y: r.y + p.y + 8}; })()`)
 	b.do(chromedp.MouseClickXY(at.X, at.Y), chromedp.WaitVisible(chromedp.CSS("#details .stack")))
 	if stack := b.text("#details .stack"); !strings.Contains(stack, "model.py:1") || !strings.Contains(stack, "train.py:7 <module>") {
 		t.Errorf("the stack of the block is %q", stack)
@@ -178,7 +180,7 @@ func testSameAnswers(t *testing.T, b *browser) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		inPage, served := ask(file(t, web.ReportOptions{Try: []web.Setting{}}, records...)), ask(serve(t, dir).URL)
+		served, inPage := ask(serve(t, dir).URL), ask(file(t, web.ReportOptions{Try: []web.Setting{}}, records...))
 		for i, q := range questions {
 			if !sameJSON(t, inPage[i], served[i]) {
 				t.Errorf("record %d: %s is\n%.400s\nin the page, and of the server\n%.400s", seed, q, inPage[i], served[i])
@@ -275,7 +277,8 @@ func testLive(t *testing.T, b *browser) {
 	}
 	l.Event("step 7 was repeated with half the micro-batch")
 	s := httptest.NewServer(l)
-	t.Cleanup(s.Close)
+	defer s.Close()
+	defer b.do(chromedp.Navigate("about:blank")) // or it would complain of a server that has gone
 	b.open(s.URL)
 	b.do(chromedp.WaitVisible(chromedp.CSS("#verdict .figures")))
 	for _, name := range []string{"events", "statistics", "loss"} {

@@ -46,25 +46,17 @@ export class SegmentMap {
     this.choose((this.selected + step + this.boxes.length) % this.boxes.length);
   }
 
-  /** layout places the segments in rows; one that is longer than a row goes on in the next. */
+  /** layout places the segments one after another; what does not fit into a row goes on in the next. */
   layout() {
     const width = Math.max(this.canvas.parentElement.clientWidth, 100);
     const segments = this.state.segments;
     const total = segments.reduce((sum, s) => sum + s.size, 0);
-    const largest = segments.reduce((most, s) => Math.max(most, s.size), 1);
-    this.perRow = Math.max(largest / mostRows, total / mostRows, 1);
-    this.perRow = Math.max(this.perRow, Math.min(largest, this.perRow * 4));
-    const scale = width / this.perRow;
+    const scale = (width * mostRows) / Math.max(total, 1);
     this.boxes = [];
     this.frames = [];
     let x = 0;
     let y = 0;
     for (const segment of segments) {
-      const length = segment.size * scale;
-      if (x > 0 && x + Math.min(length, width) > width) {
-        x = 0;
-        y += rowHeight + gap;
-      }
       [x, y] = this.place(segment, scale, width, x, y);
     }
     this.canvas.style.height = `${y + rowHeight + gap}px`;
@@ -84,7 +76,6 @@ export class SegmentMap {
           px = 0;
           py += rowHeight + gap;
         }
-        if (w <= 0 && px > 0) break;
       }
       return [parts, [px, py]];
     };
@@ -96,7 +87,8 @@ export class SegmentMap {
       this.boxes.push({ tile, segment, index, parts });
       at = next;
     });
-    return [at[0] + (at[0] > 0 ? gap : 0), at[1]];
+    const next = at[0] + (at[0] > 0 ? gap : 0);
+    return next < width - 1 ? [next, at[1]] : [0, at[1] + rowHeight + gap];
   }
 
   draw() {
