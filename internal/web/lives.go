@@ -2,6 +2,7 @@ package web
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"sort"
 )
@@ -26,25 +27,56 @@ func (r *Record) Lives(from, to, most int) *Lives {
 	})
 }
 
-// between lists the leases that are there at some moment from one to another.
-func (r *Record) between(from, to int) []int {
-	list := r.h.LiveAt(from)
-	k := sort.Search(len(r.h.Leases), func(k int) bool { return r.h.Leases[k].Born >= from })
-	for ; k < len(r.h.Leases) && r.h.Leases[k].Born < to; k++ {
-		list = append(list, k)
+// between gives the leases that are there at some moment from one to another.
+func (r *Record) between(from, to int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for _, k := range r.h.LiveAt(from) {
+			if !yield(k) {
+				return
+			}
+		}
+		k := sort.Search(len(r.h.Leases), func(k int) bool { return r.h.Leases[k].Born >= from })
+		for ; k < len(r.h.Leases) && r.h.Leases[k].Born < to; k++ {
+			if !yield(k) {
+				return
+			}
+		}
 	}
-	return list
 }
 
-// choose keeps those that weigh most, in that order; of equals the first.
-func (r *Record) choose(list []int, most int, weight func(k int) float64) *Lives {
-	out := &Lives{Lives: []Life{}, Count: len(list)}
-	for _, k := range list {
+// weighed is a lease with what it weighs in a view.
+type weighed struct {
+	weight float64
+	lease  int
+}
+
+// heavier orders by weight, the heaviest first; of equals the first lease.
+func heavier(a, b weighed) int {
+	return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.lease, b.lease))
+}
+
+// choose keeps those that weigh most, in that order. A record has millions of
+// leases, so only twice as many as are asked for are ever kept.
+func (r *Record) choose(list iter.Seq[int], most int, weight func(k int) float64) *Lives {
+	out := &Lives{Lives: []Life{}}
+	most = min(max(most, 0), maxLives)
+	var kept []weighed
+	for k := range list {
+		out.Count++
 		out.Bytes += r.bytes(k)
+		w := weighed{weight(k), k}
+		if len(kept) >= most && (most == 0 || heavier(w, kept[most-1]) > 0) {
+			continue // kept is sorted up to there
+		}
+		kept = append(kept, w)
+		if len(kept) == most || len(kept) == 2*most {
+			slices.SortFunc(kept, heavier)
+			kept = kept[:most]
+		}
 	}
-	slices.SortFunc(list, func(a, b int) int { return cmp.Or(cmp.Compare(weight(b), weight(a)), cmp.Compare(a, b)) })
-	for _, k := range list[:min(len(list), max(most, 0), maxLives)] {
-		out.Lives = append(out.Lives, r.life(k))
+	slices.SortFunc(kept, heavier)
+	for _, w := range kept[:min(len(kept), most)] {
+		out.Lives = append(out.Lives, r.life(w.lease))
 	}
 	return out
 }
@@ -61,7 +93,7 @@ type Weight struct {
 func (r *Record) Weights(from, to int) []Weight {
 	from, to = r.clamp(from), max(r.clamp(to), r.clamp(from))
 	by := make([]Weight, len(r.stacks))
-	for _, k := range r.between(from, to) {
+	for k := range r.between(from, to) {
 		l := &r.h.Leases[k]
 		begin, end := max(l.Born+1, from), min(max(l.Freed, -1)+1, to)
 		if end <= begin {

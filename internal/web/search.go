@@ -88,13 +88,14 @@ func (r *Record) Search(text string, most int) *Found {
 			}
 		}
 	}
-	var list []int
-	for k := range r.h.Leases {
-		if l := &r.h.Leases[k]; q.matches(l.Addr, l.Size, r.bytes(k), in[r.stackOf[l.Stack]]) {
-			list = append(list, k)
+	matching := func(yield func(int) bool) {
+		for k := range r.h.Leases {
+			if l := &r.h.Leases[k]; q.matches(l.Addr, l.Size, r.bytes(k), in[r.stackOf[l.Stack]]) && !yield(k) {
+				return
+			}
 		}
 	}
-	f.Lives = *r.choose(list, most, func(k int) float64 { return float64(r.bytes(k)) })
+	f.Lives = *r.choose(matching, most, func(k int) float64 { return float64(r.bytes(k)) })
 	return f
 }
 
