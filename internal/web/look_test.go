@@ -309,7 +309,7 @@ func BenchmarkInput(b *testing.B) {
 	keys := []string{kb.ArrowUp, kb.ArrowUp, kb.ArrowUp, kb.ArrowRight, kb.ArrowUp, kb.ArrowUp, kb.PageDown, kb.ArrowUp, kb.ArrowUp, kb.ArrowUp, kb.ArrowLeft, kb.ArrowUp, kb.ArrowDown, "p", "0"}
 	for i := 0; b.Loop(); i++ {
 		tab.do(chromedp.KeyEvent(keys[i%len(keys)]))
-		tab.wheel("#timeline", float64(i%7-3)*200)
+		tab.wheel("#timeline", float64(i%7-3)*200+1)
 		tab.settled()
 	}
 	for name, list := range map[string]string{"drawn": "headroom.latencies", "shown": "window.events"} {
