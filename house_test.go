@@ -34,6 +34,7 @@ var imports = map[string][]string{
 	"internal/spill":       {"device", "internal/size"},
 	"share":                {"alloc", "device", "internal/size"},
 	"inspect":              {"trace", "alloc", "device", "internal/size"},
+	"internal/web":         {"inspect", "trace", "alloc", "internal/size"},
 	"tensor":               {"alloc", "device", "trace", "internal/kernel", "internal/invariant"},
 	"nn":                   {"tensor", "internal/safetensors"},
 	"data":                 {"internal/safetensors"},

@@ -14,12 +14,17 @@ type curves struct {
 }
 
 func (h *History) curves() curves {
-	reserved := make([]int64, h.Len()+2)
+	return curves{summed(h.liveChanges()), summed(h.reservedChanges())}
+}
+
+// reservedChanges is as liveChanges, of the reserved bytes.
+func (h *History) reservedChanges() []int64 {
+	change := make([]int64, h.Len()+2)
 	for i := range h.spans {
 		s := &h.spans[i]
-		add(reserved, s.from, s.to, s.size)
+		add(change, s.from, s.to, s.size)
 	}
-	return curves{summed(h.liveChanges()), summed(reserved)}
+	return change
 }
 
 // liveChanges is by how much each event changes the live bytes: element 0 is
@@ -49,6 +54,16 @@ func summed(change []int64) []uint64 {
 		out[i] = uint64(max(sum, 0))
 	}
 	return out
+}
+
+// highest is the highest sum of the changes.
+func highest(change []int64) uint64 {
+	var sum, most int64
+	for _, c := range change[:len(change)-1] {
+		sum += c
+		most = max(most, sum)
+	}
+	return uint64(most)
 }
 
 // top is the first moment at which a curve is highest, and how high.

@@ -64,7 +64,7 @@ func examine(h *History) *evidence {
 	for _, b := range e.state.Stray {
 		e.live += b.Size
 	}
-	_, e.peakReserved = top(h.curves().reserved)
+	e.peakReserved = highest(h.reservedChanges())
 	if e.oom >= 0 {
 		event := h.Event(e.oom)
 		e.request, e.free = event.Size, event.Addr

@@ -47,8 +47,8 @@ type Options struct {
 	Policy   Policy // empty: PyTorch
 	Conf     *Conf  // settings of PyTorch's allocator; nil: the recorded ones
 	Capacity uint64 // bytes that the device has for the allocator; 0: any number
-	// Observe, if it is there, is told the figures of Headroom's allocator
-	// after each event.
+	// Observe, if it is there, is told the figures of the allocator after each
+	// event: of PyTorch's only Live, Pending, Cached and Reserved.
 	Observe func(event int, s alloc.Stats)
 }
 
@@ -132,7 +132,9 @@ func (h *History) replayPyTorch(o Options) (*Result, error) {
 	if o.Conf != nil && o.Capacity == 0 && conf.MemoryFraction < 1 {
 		return nil, fmt.Errorf("per_process_memory_fraction:%s is a share of the device: say how much it has (capacity)", formatFloat(conf.MemoryFraction))
 	}
-	r := newReplayer(h, conf, o.Capacity).run()
+	p := newReplayer(h, conf, o.Capacity)
+	p.observe = o.Observe
+	r := p.run()
 	if o.Conf != nil && conf.GCThreshold > 0 && conf.MemoryFraction >= 1 {
 		r.Notes = append(r.Notes, "garbage_collection_threshold does nothing without per_process_memory_fraction below 1")
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/headroom-go/headroom/alloc"
 	"github.com/headroom-go/headroom/internal/size"
 	"github.com/headroom-go/headroom/trace"
 )
@@ -20,6 +21,7 @@ type replayer struct {
 	blocks   []*block // by lease; nil: not there, or not any more
 	retried  bool     // the request to come has given all cached memory back
 	late     []int    // completed frees for which the request to come has to wait
+	observe  func(event int, s alloc.Stats)
 
 	// Under the recorded settings, since the last request:
 	offered []change // segments and pages that the record took
@@ -47,9 +49,13 @@ func newReplayer(h *History, conf Conf, capacity uint64) *replayer {
 // run plays everything, up to the first request that fails here only.
 func (r *replayer) run() *Result {
 	r.start()
-	for i := 0; i < r.h.Len() && !r.failed; i++ {
-		if r.play(i); !r.failed {
-			r.result.Events = i + 1
+	for i := range r.h.Len() {
+		if r.play(i); r.failed {
+			break
+		}
+		r.result.Events = i + 1
+		if f := &r.m.figures; r.observe != nil {
+			r.observe(i, alloc.Stats{Live: f.live, Pending: f.pending, Cached: f.reserved - f.live - f.pending, Reserved: f.reserved})
 		}
 	}
 	switch {

@@ -1,0 +1,323 @@
+package web_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/headroom-go/headroom/inspect"
+	"github.com/headroom-go/headroom/internal/web"
+	"github.com/headroom-go/headroom/trace"
+)
+
+// file writes a report into a folder and gives its URL.
+func file(t testing.TB, o web.ReportOptions, records ...*web.Record) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "report.html")
+	if err := os.WriteFile(path, []byte(report(t, o, records...)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return "file://" + path
+}
+
+// wheel turns the wheel over the middle of an element.
+func (b *browser) wheel(selector string, deltaY float64) {
+	b.t.Helper()
+	at := b.middle(selector)
+	p := input.DispatchMouseEventParams{Type: input.DispatchMouseEventTypeMouseWheel, X: at.X, Y: at.Y, DeltaX: 0.01, DeltaY: deltaY} // a zero would be left out
+	if _, err := chromedp.Call(b.ctx, input.DispatchMouseEvent, p); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+type point struct{ X, Y float64 }
+
+// middle is where an element is on the screen, into which it scrolls it.
+func (b *browser) middle(selector string) point {
+	b.t.Helper()
+	return eval[point](b, fmt.Sprintf(`(() => { const e = document.querySelector(%q); e.scrollIntoView({block: "center"}); const r = e.getBoundingClientRect(); return {X: r.x + r.width / 2, Y: r.y + r.height / 2}; })()`, selector))
+}
+
+// settled waits until the timeline shows what was asked for.
+func (b *browser) settled() {
+	b.t.Helper()
+	eval[bool](b, `(async () => { do { await new Promise(r => setTimeout(r, 20)); } while (headroom.asked !== undefined || headroom.stale()); return true; })()`)
+}
+
+// TestBrowser uses the pages in a real browser.
+func TestBrowser(t *testing.T) {
+	b := openBrowser(t)
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *browser)
+	}{{"million", testMillion}, {"same answers", testSameAnswers}, {"names", testNamesAreText}, {"compare", testCompare}, {"live", testLive}} {
+		t.Run(test.name, func(t *testing.T) {
+			test.run(t, b.of(t))
+			b.do(chromedp.Navigate("about:blank"))
+			b.quiet()
+		})
+	}
+}
+
+// testMillion uses the report of a million events as a person does.
+func testMillion(t *testing.T, b *browser) {
+	events := 1_000_000
+	if raceEnabled {
+		events = 50_000
+	}
+	snapshot := newJob(events, "/home/user/model.py", true)
+	record := recordOf(t, snapshot)
+	b.screen(1440, 900, "light")
+	b.open(file(t, web.ReportOptions{Try: []web.Setting{}}, record))
+
+	h := inspect.NewHistory(snapshot, 0)
+	explain := h.Explain()
+	if got := b.text("#verdict-title"); !strings.Contains(got, string(explain.Verdict)) {
+		t.Errorf("the verdict is %q, want %s", got, explain.Verdict)
+	}
+	for key, want := range map[string]uint64{"allocated_bytes": *explain.AllocatedBytes, "reserved_bytes": *explain.ReservedBytes, "peak_reserved_bytes": *explain.PeakReservedBytes} {
+		if got := eval[uint64](b, fmt.Sprintf(`Number(document.querySelector('[data-key="%s"]').dataset.value)`, key)); got != want {
+			t.Errorf("%s is %d, want %d", key, got, want)
+		}
+	}
+	b.tab("segments")
+	for key, want := range map[string]uint64{"live": *explain.AllocatedBytes, "reserved": *explain.ReservedBytes, "cached": *explain.CachedBytes} {
+		if got := eval[uint64](b, fmt.Sprintf(`Number(document.querySelector(".totals").dataset.%s)`, key)); got != want {
+			t.Errorf("the segments at the peak have %d bytes %s, explain says %d", got, key, want)
+		}
+	}
+
+	whole := eval[float64](b, `headroom.view.to - headroom.view.from`)
+	for range 12 {
+		b.wheel("#timeline", -400)
+	}
+	b.settled()
+	if zoomed := eval[float64](b, `headroom.view.to - headroom.view.from`); zoomed > whole/100 {
+		t.Errorf("twelve turns of the wheel leave %g of %g events in view", zoomed, whole)
+	}
+	b.do(chromedp.Focus(chromedp.CSS("#timeline")), chromedp.KeyEvent("0"), chromedp.KeyEvent(kb.ArrowUp), chromedp.KeyEvent(kb.ArrowRight), chromedp.KeyEvent("p"))
+	b.settled()
+	if at, peak := eval[int](b, `headroom.moment`), h.Peak(); at != peak {
+		t.Errorf("the key for the peak leads to moment %d, the peak is %d", at, peak)
+	}
+
+	b.tab("segments")
+	at := eval[point](b, `(() => { const m = headroom.map; const box = m.boxes.find(x => x.tile.lease >= 0 && x.parts[0].w > 4); const p = box.parts[0];
+		m.canvas.scrollIntoView({block: "start"}); const r = m.canvas.getBoundingClientRect(); return {X: r.x + p.x + p.w / 2, Y: r.y + p.y + 8}; })()`)
+	b.do(chromedp.MouseClickXY(at.X, at.Y), chromedp.WaitVisible(chromedp.CSS("#details .stack")))
+	if stack := b.text("#details .stack"); !strings.Contains(stack, "model.py:1") || !strings.Contains(stack, "train.py:7 <module>") {
+		t.Errorf("the stack of the block is %q", stack)
+	}
+	b.shot("segments")
+
+	b.do(chromedp.SendKeys(chromedp.CSS("#query"), "model.py:103"+kb.Enter))
+	b.do(chromedp.WaitVisible(chromedp.CSS("#below table")))
+	if found, want := b.text("#hits"), record.Search("model.py:103", 0).Count; strings.Map(digits, found) != fmt.Sprint(want) {
+		t.Errorf("the search tells of %q, want %d", found, want)
+	}
+	for _, name := range []string{"blocks", "flame", "largest", "steps", "whatif", "compare"} {
+		b.tab(name)
+		if *shots != "" {
+			b.shot(name)
+		}
+	}
+	b.do(chromedp.Click(chromedp.CSS(`input[name=split][value="1"]`)), chromedp.Click(chromedp.CSS(`input[name=axis][value="time"]`)))
+	b.settled()
+	b.tab("segments")
+	b.screen(1440, 900, "dark")
+	b.shot("dark")
+	b.screen(390, 844, "light")
+	b.shot("small")
+}
+
+// digits keeps digits alone.
+func digits(r rune) rune {
+	if r >= '0' && r <= '9' {
+		return r
+	}
+	return -1
+}
+
+// questions are asked of a report and of a server, which must say the same.
+var questions = []string{
+	`r.samples(0, r.meta.events, 50)`, `r.samples(3, 90, 500)`, `r.samples(100, 100, 1)`, `r.samples(-5, 1e9, 33)`,
+	`r.state(0)`, `r.state(57)`, `r.state(r.meta.events)`, `r.state(211)`,
+	`r.lives(0, r.meta.events, 5000)`, `r.lives(50, 90, 10)`, `r.lives(300, 300, 100)`,
+	`r.weights(0, r.meta.events)`, `r.weights(20, 180)`,
+	`r.block(0)`, `r.block(41)`, `r.block(1e6)`, `r.stacks()`, `r.sites()`, `r.findings()`,
+	`r.search("b.py:3", 50)`, `r.search("", 50)`, `r.search(">=1MiB", 50)`, `r.search("1.5MiB", 50)`, `r.search("<=300KB", 9)`, `r.search("0x10000200000", 9)`, `r.search("4096", 50)`,
+}
+
+// testSameAnswers compares the answers of a report, computed in the page, with
+// those of the server, computed in Go.
+func testSameAnswers(t *testing.T, b *browser) {
+	for seed, s := range []*trace.Snapshot{strange(7, 400), newJob(40_000, "/m/b.py", true)} {
+		dir := t.TempDir()
+		write(t, dir, "job.pickle", s)
+		s, err := trace.ReadFile(filepath.Join(dir, "job.pickle"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := func(url string) []string {
+			b.open(url)
+			var out []string
+			for _, q := range questions {
+				out = append(out, eval[string](b, `(async () => { const r = headroom.record; return JSON.stringify(await `+q+`); })()`))
+			}
+			return out
+		}
+		records, err := web.Records("job.pickle", s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		served, inPage := ask(serve(t, dir).URL), ask(file(t, web.ReportOptions{Try: []web.Setting{}}, records...))
+		for i, q := range questions {
+			if !sameJSON(t, inPage[i], served[i]) {
+				t.Errorf("record %d: %s is\n%.400s\nin the page, and of the server\n%.400s", seed, q, inPage[i], served[i])
+			}
+		}
+	}
+}
+
+func sameJSON(t *testing.T, a, b string) bool {
+	t.Helper()
+	var x, y any
+	if err := json.Unmarshal([]byte(a), &x); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(b), &y); err != nil {
+		t.Fatal(err)
+	}
+	return reflect.DeepEqual(x, y)
+}
+
+// testNamesAreText opens a record whose names are markup, from a file and from
+// a server, and looks everywhere.
+func testNamesAreText(t *testing.T, b *browser) {
+	records, err := web.Records(evil, newJob(2000, evil, true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write(t, dir, "<img src=x onerror=alert(3)>.pickle", newJob(2000, evil, true))
+	write(t, dir, "other.pickle", newJob(300, "/m.py", true))
+	for _, url := range []string{file(t, web.ReportOptions{}, records...), serve(t, dir).URL} {
+		b.do(chromedp.Navigate(url))
+		if strings.HasPrefix(url, "http") {
+			b.do(chromedp.Click(chromedp.CSS("#files button")))
+		}
+		b.do(chromedp.WaitReady(chromedp.CSS("body[data-ready=segments]")))
+		for _, name := range []string{"blocks", "flame", "largest", "steps", "whatif", "compare", "segments"} {
+			b.tab(name)
+		}
+		eval[bool](b, `headroom.details.block(3).then(() => true)`)
+		if text := b.text("#details .stack"); !strings.Contains(text, `<!--.py`) {
+			t.Errorf("the stack shows %q", text)
+		}
+		if n := eval[int](b, `document.querySelectorAll("img, main script, [onerror]").length`); n != 0 {
+			t.Errorf("%s: %d elements were made from names", url, n)
+		}
+	}
+}
+
+// testCompare shows two ranks on one axis and other settings beside.
+func testCompare(t *testing.T, b *browser) {
+	var records []*web.Record
+	for i := range 2 {
+		more, err := web.Records(fmt.Sprintf("rank%d.pickle", i), newJob(3000+1000*i, "/m.py", i == 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		records = append(records, more...)
+	}
+	b.open(file(t, web.ReportOptions{}, records...))
+	b.tab("compare")
+	b.do(chromedp.Click(chromedp.CSS("#below tr:nth-child(2) input")))
+	b.tab("whatif")
+	b.do(chromedp.Click(chromedp.CSS("#below tr:nth-child(2) input")))
+	if n := eval[int](b, `headroom.curves().length`); n != 2 {
+		t.Errorf("%d curves are drawn beside", n)
+	}
+	want, err := web.ParseSetting("headroom")
+	if err != nil {
+		t.Fatal(err)
+	}
+	replay, err := records[0].WhatIf(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := eval[uint64](b, `Number(document.querySelector('[data-key="peak_reserved_bytes headroom"]').dataset.value)`); got != replay.Result.PeakReservedBytes {
+		t.Errorf("the page says %d for Headroom's allocator, replay says %d", got, replay.Result.PeakReservedBytes)
+	}
+	b.shot("compare-ranks")
+	eval[bool](b, `headroom.open(1).then(() => true)`)
+	if got := b.text("#verdict-title"); !strings.Contains(got, "LEAK") {
+		t.Errorf("the second rank's verdict is %q", got)
+	}
+}
+
+// testLive watches a job.
+func testLive(t *testing.T, b *browser) {
+	f := &figures{}
+	l := web.NewLive(web.LiveOptions{Name: "job", Stats: f.get, Budget: 1 << 28})
+	for i := range 200 {
+		f.set(uint64(50+i%20) << 20)
+		l.Sample()
+		l.Step(i, 8/float64(i+1))
+	}
+	l.Event("step 7 was repeated with half the micro-batch")
+	s := httptest.NewServer(l)
+	defer s.Close()
+	defer b.do(chromedp.Navigate("about:blank")) // or it would complain of a server that has gone
+	b.open(s.URL)
+	b.do(chromedp.WaitVisible(chromedp.CSS("#verdict .figures")))
+	for _, name := range []string{"events", "statistics", "loss"} {
+		b.tab(name)
+	}
+	if got := b.text("#verdict"); !strings.Contains(got, "199") || !strings.Contains(got, "256MiB") {
+		t.Errorf("the page says %q", got)
+	}
+	b.shot("live")
+	f.set(200 << 20)
+	l.Sample()
+	eval[bool](b, `(async () => { while (headroom.record.meta.events < 201) await new Promise(r => setTimeout(r, 50)); return true; })()`)
+	b.settled()
+	if got := b.text("#now"); !strings.Contains(got, "200MiB live") {
+		t.Errorf("the page follows to %q", got)
+	}
+}
+
+// BenchmarkInput reports how long the page of a million events takes to answer:
+// from the input to the finished drawing, and as the browser measures it up to
+// the next frame on the screen.
+func BenchmarkInput(b *testing.B) {
+	tab := openBrowser(b)
+	tab.screen(1440, 900, "light")
+	tab.open(file(b, web.ReportOptions{Try: []web.Setting{}}, recordOf(b, newJob(1_000_000, "/home/user/model.py", true))))
+	eval[bool](tab, `(window.events = [], new PerformanceObserver(list => window.events.push(...list.getEntries().map(e => e.duration))).observe({type: "event", durationThreshold: 16}), true)`)
+	tab.do(chromedp.Focus(chromedp.CSS("#timeline")))
+	keys := []string{kb.ArrowUp, kb.ArrowUp, kb.ArrowUp, kb.ArrowRight, kb.ArrowUp, kb.ArrowUp, kb.PageDown, kb.ArrowUp, kb.ArrowUp, kb.ArrowUp, kb.ArrowLeft, kb.ArrowUp, kb.ArrowDown, "p", "0"}
+	for i := 0; b.Loop(); i++ {
+		tab.do(chromedp.KeyEvent(keys[i%len(keys)]))
+		tab.wheel("#timeline", float64(i%7-3)*200+1)
+		tab.settled()
+	}
+	for name, list := range map[string]string{"drawn": "headroom.latencies", "shown": "window.events"} {
+		times := eval[[]float64](tab, list)
+		slices.Sort(times)
+		if n := len(times); n > 0 {
+			b.ReportMetric(times[n/2], name+"-ms-median")
+			b.ReportMetric(times[n*99/100], name+"-ms-p99")
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package web
+
+import (
+	"sort"
+
+	"github.com/headroom-go/headroom/trace"
+)
+
+// steps are the steps of a record.
+type steps struct {
+	By    string `json:"by"` // how they were found
+	Count int    `json:"count"`
+	List  []step `json:"list"` // the first ones
+}
+
+// step is one step: the moments after From up to To.
+type step struct {
+	From         int   `json:"from"`
+	To           int   `json:"to"`
+	Duration     int64 `json:"duration"` // microseconds, or moments where there are no times
+	PeakLive     int64 `json:"peak_live_bytes"`
+	PeakReserved int64 `json:"peak_reserved_bytes"`
+	EndLive      int64 `json:"end_live_bytes"`
+	Growth       int64 `json:"growth_bytes"` // of the live bytes at its end
+	Blocks       int   `json:"blocks"`       // allocated in it
+}
+
+// maxSteps is how many steps a table shows.
+const maxSteps = 2000
+
+func (r *Record) findSteps() *steps {
+	ends, by := r.h.Steps()
+	s := &steps{By: by, Count: len(ends), List: []step{}}
+	c := r.start()
+	before := c.live
+	from := 0
+	for _, end := range ends[:min(len(ends), maxSteps)] {
+		t := step{From: from, To: end + 1, Duration: r.time(end+1) - r.time(from)}
+		for c.moment < t.To {
+			c.next()
+			t.PeakLive, t.PeakReserved = max(t.PeakLive, c.live), max(t.PeakReserved, c.reserved)
+			if k := r.h.Lease(c.moment - 1); k >= 0 && r.h.Leases[k].Born == c.moment-1 {
+				t.Blocks++
+			}
+		}
+		t.EndLive, t.Growth = c.live, c.live-before
+		before, from = c.live, t.To
+		s.List = append(s.List, t)
+	}
+	return s
+}
+
+// failure is a request that failed.
+type failure struct {
+	Moment  int    `json:"moment"`
+	Request uint64 `json:"request_bytes"`
+	Free    uint64 `json:"free_bytes"`
+}
+
+// annotation is a span that the program named, in moments.
+type annotation struct {
+	Name string `json:"name"`
+	From int    `json:"from"`
+	To   int    `json:"to"`
+}
+
+// maxMarks is how many failures, and how many annotations, a page shows.
+const maxMarks = 500
+
+// failures gives the requests that failed.
+func (r *Record) failures() []failure {
+	out := []failure{}
+	for i := 0; i < r.h.Len() && len(out) < maxMarks; i++ {
+		if e := r.h.Event(i); e.Action == trace.OOM {
+			out = append(out, failure{i + 1, e.Size, e.Addr})
+		}
+	}
+	return out
+}
+
+// annotations gives the spans that the program named and that lie in the
+// record.
+func (r *Record) annotations() []annotation {
+	out := []annotation{}
+	if !r.timed {
+		return out
+	}
+	for _, a := range r.h.Annotations() {
+		from, to := r.momentAt(a.From), r.momentAt(a.To)
+		if from < to && len(out) < maxMarks {
+			out = append(out, annotation{a.Name, from, to})
+		}
+	}
+	return out
+}
+
+// momentAt is the moment at a time since 1970.
+func (r *Record) momentAt(timeUS int64) int {
+	return sort.Search(r.h.Len(), func(i int) bool { return r.h.Event(i).TimeUS > timeUS })
+}
