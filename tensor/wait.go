@@ -1,7 +1,9 @@
 package tensor
 
 import (
+	"fmt"
 	"math"
+	"slices"
 
 	"github.com/headroom-go/headroom/internal/invariant"
 )
@@ -62,6 +64,27 @@ func (s *Schedule) Count() (again, away int) {
 		}
 	}
 	return again, away
+}
+
+// Validate says what in s cannot be, if anything: s may come from a file.
+func (s *Schedule) Validate() error {
+	if s == nil {
+		return nil
+	}
+	for i, w := range s.Waits {
+		if w.Reads != nil && len(w.Reads) == 0 || len(w.Fetch) > 0 && !w.Away || len(w.Fetch) >= max(1, len(w.Reads)) && len(w.Fetch) > 0 {
+			return fmt.Errorf("operation %d (%s) has %d copies and fetches %d (away: %v): want a copy at least, and no more fetched than follow the first", i, w.Op, len(w.Reads), len(w.Fetch), w.Away)
+		}
+		for _, n := range slices.Concat(w.Reads, w.Fetch) {
+			if n < 0 {
+				return fmt.Errorf("operation %d (%s) has a negative number: reads %v, fetch %v", i, w.Op, w.Reads, w.Fetch)
+			}
+		}
+		if !(w.Seconds >= 0) {
+			return fmt.Errorf("operation %d (%s) takes %v s", i, w.Op, w.Seconds)
+		}
+	}
+	return nil
 }
 
 // Follow runs f, which computes one result and its gradients, with values

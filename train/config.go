@@ -185,6 +185,9 @@ func (s Strategy) check(c Config) error {
 	if s.MicroBatch < 1 || c.Batch%s.MicroBatch != 0 || s.Recompute < 0 || s.Recompute > c.Blocks() {
 		return fmt.Errorf("strategy %+v does not fit a batch of %d and %d blocks", s, c.Batch, c.Blocks())
 	}
+	if err := s.Values.Validate(); err != nil {
+		return fmt.Errorf("strategy: %w", err)
+	}
 	if s.MicroBatch < c.Batch && !c.Divisible() {
 		return fmt.Errorf("micro-batches of %d: model %s normalises over the whole batch of %d", s.MicroBatch, c.Model, c.Batch)
 	}

@@ -3,6 +3,7 @@
 package train
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,18 +28,21 @@ func TestOneRunPerFolder(t *testing.T) {
 	if _, err := first.WriteString("line\n"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.openMetrics(); err == nil || !strings.Contains(err.Error(), "another run") {
+	other := &Run{Dir: r.Dir, resumed: true}
+	if err := other.acquire(); err == nil || !strings.Contains(err.Error(), "another run") {
 		t.Errorf("a second run: %v", err)
 	}
 	if i, err := os.Stat(r.metricsPath()); err != nil || i.Size() != 5 {
 		t.Errorf("the second run changed the first one's metrics: %v, %v", i, err)
 	}
-	if err := first.Close(); err != nil {
+	if err := errors.Join(first.Close(), r.release()); err != nil {
 		t.Fatal(err)
 	}
-	second, err := r.openMetrics()
+	second, err := other.openMetrics()
 	if err != nil {
 		t.Fatal(err)
 	}
-	second.Close()
+	if err := errors.Join(second.Close(), other.release()); err != nil {
+		t.Error(err)
+	}
 }

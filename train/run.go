@@ -34,6 +34,7 @@ type Run struct {
 	snapped bool    // the snapshot is written
 	looked  bool    // the profile is written
 	resumed bool
+	folder  *os.File // locked
 	batch   []any
 	place   json.RawMessage // of the feed, behind the last step's batch
 	score   *Score          // the last one
@@ -96,20 +97,51 @@ func (r *Run) Resume(c *Checkpoint) error {
 	if err := r.Feed.Restore(c.State.Data); err != nil {
 		return err
 	}
+	if err := r.acquire(); err != nil {
+		return err
+	}
 	r.place = c.State.Data
 	r.first, r.last, r.resumed = c.State.First, c.State.Last, true
 	return cutMetrics(r.metricsPath(), c.State.Step)
 }
 
-// openMetrics opens and locks the file of metrics, empty for a new run, and
-// removes what killed runs left half written.
+// acquire keeps other runs out of the folder, until Do ends.
+func (r *Run) acquire() error {
+	if r.folder != nil {
+		return nil
+	}
+	f, err := os.Open(r.Dir)
+	if err != nil {
+		return err
+	}
+	if err := lock(f); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	r.folder = f
+	return nil
+}
+
+// release lets other runs in.
+func (r *Run) release() error {
+	if r.folder == nil {
+		return nil
+	}
+	f := r.folder
+	r.folder = nil
+	return f.Close()
+}
+
+// openMetrics opens the file of metrics, empty for a new run, and removes what
+// killed runs left half written.
 func (r *Run) openMetrics() (*os.File, error) {
+	if err := r.acquire(); err != nil {
+		return nil, err
+	}
 	f, err := os.OpenFile(r.metricsPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	err = lock(f)
-	if err == nil && !r.resumed {
+	if !r.resumed {
 		err = f.Truncate(0)
 	}
 	if err == nil {
@@ -127,9 +159,9 @@ func (r *Run) openMetrics() (*os.File, error) {
 func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 	metrics, err := r.openMetrics()
 	if err != nil {
-		return Outcome{}, err
+		return Outcome{}, errors.Join(err, r.release())
 	}
-	defer func() { err = errors.Join(err, metrics.Close()) }()
+	defer func() { err = errors.Join(err, metrics.Close(), r.release()) }()
 	c := r.Trainer.Config
 	r.batch = c.NewBatch()
 	start, saved := time.Now(), r.Trainer.Steps()
@@ -138,9 +170,6 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 		if errors.Is(err, device.ErrOutOfMemory) && r.stepped > 0 && saved < r.Trainer.Steps() {
 			err = errors.Join(err, r.save()) // the weights are those of the step before
 		}
-		if err == nil && !p.Skipped {
-			p.Test, err = r.evaluate()
-		}
 		if err != nil {
 			return Outcome{}, err
 		}
@@ -148,18 +177,21 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 			p.Loss, p.GradNorm = finiteOrZero(p.Loss), finiteOrZero(p.GradNorm) // JSON knows no others
 		} else {
 			r.last = p.Loss
+			if p.Step == c.Schedule.Steps || r.SaveEvery > 0 && p.Step%r.SaveEvery == 0 { // before what may take long
+				if err := r.save(); err != nil {
+					return Outcome{}, err
+				}
+				saved = p.Step
+			}
+			if p.Test, err = r.evaluate(ctx); err != nil {
+				return Outcome{}, err
+			}
 		}
 		if err := writeLine(metrics, p); err != nil {
 			return Outcome{}, err
 		}
 		if r.OnStep != nil {
 			r.OnStep(p)
-		}
-		if r.SaveEvery > 0 && p.Step%r.SaveEvery == 0 && !p.Skipped {
-			if err := r.save(); err != nil {
-				return Outcome{}, err
-			}
-			saved = p.Step
 		}
 	}
 	out.Seconds = time.Since(start).Seconds()
@@ -193,14 +225,30 @@ func (r *Run) step(saved int) (Progress, error) {
 		Skipped: result.Skipped, Events: result.Events, LiveBytes: s.Live, PeakBytes: s.PeakLive, ReservedBytes: s.Reserved}, nil
 }
 
+// until is a set that has no more samples once ctx is cancelled.
+type until struct {
+	Set
+	ctx context.Context
+}
+
+func (u until) Sample(i int, fields ...any) error {
+	if err := u.ctx.Err(); err != nil {
+		return err
+	}
+	return u.Set.Sample(i, fields...)
+}
+
 // evaluate looks after a step how the model does on the test set, where it is
-// time for it.
-func (r *Run) evaluate() (*Score, error) {
+// time for it. It gives nothing when ctx is cancelled meanwhile.
+func (r *Run) evaluate(ctx context.Context) (*Score, error) {
 	n := r.Trainer.Steps()
 	if r.Test == nil || n < r.Trainer.Config.Schedule.Steps && (r.TestEvery == 0 || n%r.TestEvery > 0) {
 		return nil, nil
 	}
-	s, err := r.Trainer.Evaluate(r.Test)
+	s, err := r.Trainer.Evaluate(until{r.Test, ctx})
+	if err != nil && ctx.Err() != nil {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("evaluation after step %d: %w", n, err)
 	}
