@@ -73,7 +73,7 @@ func TestRecomputeSaves(t *testing.T) {
 	for name, c := range families() {
 		var peaks []uint64
 		for r := range c.Blocks() + 1 {
-			trial, err := plan.Try(info, 1<<40, c, train.Strategy{MicroBatch: c.Batch, Recompute: r})
+			trial, err := plan.Try(info, 1<<40, c, train.Strategy{MicroBatch: c.Batch, Recompute: r}, quick)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -154,7 +154,7 @@ func TestFamiliesLargestBatch(t *testing.T) {
 			t.Errorf("%s: batch %d reserves %d bytes, predicted %d", name, m.Size, reserved, m.Fits.ReservedBytes)
 		}
 		c.Batch++
-		if trial, err := plan.Try(dev.Info(), dev.Info().Capacity, c, c.Plain()); err != nil || trial.Fits {
+		if trial, err := plan.Try(dev.Info(), dev.Info().Capacity, c, c.Plain(), quick); err != nil || trial.Fits {
 			t.Errorf("%s: batch %d fits, too (%v)", name, c.Batch, err)
 		}
 		if err := dev.Close(); err != nil {

@@ -29,6 +29,8 @@ type Options struct {
 	Away Away
 	// Work bounds the search for one budget, as remat.Options.Work.
 	Work int
+	// Rates estimate the time; zero stands for HostRates.
+	Rates Rates
 }
 
 // Away is memory outside the device, for values. The zero value is none.
@@ -47,7 +49,7 @@ func Search(ctx context.Context, info device.Info, c train.Config, o Options) (*
 	}
 	p := &Plan{Step: c.Fingerprint(), Device: info.Name, BudgetBytes: info.Capacity}
 	var err error
-	if p.Plain, err = Try(info, unlimited, c, c.Plain()); err != nil {
+	if p.Plain, err = Try(info, unlimited, c, c.Plain(), o); err != nil {
 		return nil, err
 	}
 	sizes := microBatches(c)
@@ -73,7 +75,7 @@ func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, micro 
 		return false, err
 	}
 	s := train.Strategy{MicroBatch: micro}
-	plain, err := Try(info, info.Capacity, c, s)
+	plain, err := Try(info, info.Capacity, c, s, o)
 	if err != nil {
 		return false, err
 	}
@@ -81,7 +83,7 @@ func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, micro 
 	if plain.Fits {
 		return true, nil
 	}
-	free, err := Try(info, unlimited, c, s)
+	free, err := Try(info, unlimited, c, s, o)
 	if err != nil || p.choose() && free.Seconds >= p.Chosen.Seconds {
 		return true, err
 	}
@@ -106,13 +108,13 @@ func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, micro 
 func (p *program) solve(ctx context.Context, info device.Info, c train.Config, micro int, o Options) (best Trial, err error) {
 	placed := func(plan *remat.Plan) (int64, error) {
 		s := train.Strategy{MicroBatch: micro, Values: p.schedule(plan)}
-		if best, err = Try(info, info.Capacity, c, s); err != nil || best.Fits {
+		if best, err = Try(info, info.Capacity, c, s, o); err != nil || best.Fits {
 			if len(plan.Moves) > 0 { // copies run beside what is computed: what they delay, the plan knows
 				best.Seconds = p.plain + float64(plan.Extra)/1e9*float64(c.Batch/micro)
 			}
 			return int64(best.ReservedBytes), err
 		}
-		free, err := Try(info, unlimited, c, s)
+		free, err := Try(info, unlimited, c, s, o)
 		return int64(max(free.ReservedBytes, info.Capacity+1)), err
 	}
 	_, err = remat.Solve(ctx, &p.Program, int64(info.Capacity), remat.Options{Work: o.Work, Placed: placed})
@@ -175,7 +177,7 @@ func tooSmall(ctx context.Context, info device.Info, c train.Config, micro int, 
 
 // record runs a step on a null device and gives it as the solver takes it.
 func record(info device.Info, c train.Config, micro int, o Options) (p *program, err error) {
-	rates, seconds, now := HostRates(max(info.Workers, 1)), []float64(nil), -1
+	rates, seconds, now := o.rates(info), []float64(nil), -1
 	dev, err := device.OpenNull(device.NullOptions{Capacity: unlimited, Virtual: info.Virtual, Alias: info.Alias, Granularity: info.Granularity,
 		OnLaunch: func(l *device.Launch) {
 			if now >= 0 {
