@@ -17,10 +17,10 @@ import (
 // A few steps run on the device itself. In every other one of them the stream
 // waits around each launch, which gives the launch's time; the steps between
 // run as steps do, and say what the whole takes. A step is the same launches
-// every time, so the median is taken of each launch over the steps, and the mean
-// of those with the same work. All are then scaled so that they add up to the
-// median of the undisturbed steps: waiting costs time, and so does what happens
-// between launches.
+// every time; of each the quickest over the steps is taken, since other work on
+// the machine only adds, and the mean of those with the same work. All are then
+// scaled so that they add up to the median of the undisturbed steps: waiting
+// costs time, and so does what happens between launches.
 
 // calibrationSteps is how many steps are measured of each kind.
 const calibrationSteps = 5
@@ -74,7 +74,7 @@ func timings(steps [][]launched, took time.Duration) (map[string][]Timing, error
 			times = append(times, step[i].took)
 		}
 		l.took = 0
-		seconds := max(median(times).Seconds(), 1e-9)
+		seconds := max(slices.Min(times).Seconds(), 1e-9)
 		sum += seconds
 		list := kernels[l.name]
 		at := slices.IndexFunc(list, func(t Timing) bool { return t.Flops == l.flops && t.Bytes == l.bytes })

@@ -23,10 +23,6 @@ type Rates struct {
 	LaunchSeconds  float64 `json:"launch_seconds"` // the cost of a launch beside its work
 
 	Kernels map[string][]Timing `json:"kernels,omitempty"` // by the kernel's name
-
-	// Factor is by how much steps took longer than the rest says, in the mean over
-	// the last runs (Learn); 0 stands for 1.
-	Factor float64 `json:"factor,omitempty"`
 }
 
 // Timing is what launches of a kernel took that have this much work.
@@ -56,9 +52,6 @@ func (r *Rates) seconds(l *device.Launch) float64 {
 	s := r.roof(l.Flops, l.Bytes)
 	if t := nearest(r.Kernels[l.Kernel.Name], l.Flops, l.Bytes); t != nil {
 		s *= t.Seconds / r.roof(t.Flops, t.Bytes)
-	}
-	if r.Factor > 0 {
-		s *= r.Factor
 	}
 	return s
 }
@@ -98,18 +91,6 @@ func (r *Rates) Add(o Rates) {
 	r.Kernels = kernels
 }
 
-// Learn corrects the rates by a run whose steps took measured seconds where the
-// rates say estimated. A run has a quarter of the weight.
-func (r *Rates) Learn(estimated, measured float64) {
-	if !(estimated > 0 && measured > 0) {
-		return
-	}
-	if r.Factor == 0 {
-		r.Factor = 1
-	}
-	r.Factor *= 0.75 + 0.25*measured/estimated
-}
-
 // Write writes the rates to a file, as JSON.
 func (r *Rates) Write(path string) error {
 	return atomicfile.Write(path, func(w io.Writer) error {
@@ -143,8 +124,8 @@ func ReadRates(path string) (r Rates, err error) {
 // check looks for numbers that give no time.
 func (r *Rates) check() error {
 	good := func(x float64) bool { return x > 0 && !math.IsInf(x, 1) }
-	if !good(r.FlopsPerSecond) || !good(r.BytesPerSecond) || !good(r.LaunchSeconds) || r.Factor != 0 && !good(r.Factor) {
-		return fmt.Errorf("%g flops/s, %g bytes/s, %g s a launch, factor %g: all must be over 0", r.FlopsPerSecond, r.BytesPerSecond, r.LaunchSeconds, r.Factor)
+	if !good(r.FlopsPerSecond) || !good(r.BytesPerSecond) || !good(r.LaunchSeconds) {
+		return fmt.Errorf("%g flops/s, %g bytes/s, %g s a launch: all must be over 0", r.FlopsPerSecond, r.BytesPerSecond, r.LaunchSeconds)
 	}
 	for name, timings := range r.Kernels {
 		for _, t := range timings {
