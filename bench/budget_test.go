@@ -69,8 +69,8 @@ func budgetConfig(t *testing.T, name string) train.Config {
 // TestBudgets runs, for budgets from the plain step's peak down, what the
 // planner chose, beside fixed recipes in their largest micro-batches that fit:
 // every block computed again, √N segments, all values away. It prints the peak of
-// memory, the time that rates measured before foretell, and the processor time
-// that steps take, each strategy's turn by turn. It fails where a peak or a loss
+// memory, the time that rates measured before foretell, and the time that
+// steps take, each strategy's turn by turn. It fails where a peak or a loss
 // is not the one foretold, or a recipe is faster by more than the noise.
 func TestBudgets(t *testing.T) {
 	if *budgetModels == "" {
@@ -172,7 +172,7 @@ type entry struct {
 	capacity       uint64
 	trainer        *train.Trainer
 	close          func() error
-	took           []float64 // processor seconds of a step on each core, sorted
+	took           []float64 // seconds of a step, sorted
 	losses         []float64
 	peak, reserved uint64
 }
@@ -234,12 +234,12 @@ func (g *group) measure() {
 	for range 1 + budgetRounds {
 		batch := numbers(g.c, random)
 		for _, e := range g.entries {
-			start := processorTime()
+			start := time.Now()
 			r, err := e.trainer.Step(batch...)
 			if err != nil {
 				g.t.Fatal(err)
 			}
-			e.took = append(e.took, (processorTime()-start)/float64(g.info.Workers))
+			e.took = append(e.took, time.Since(start).Seconds())
 			e.losses = append(e.losses, r.Loss)
 		}
 	}

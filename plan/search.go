@@ -118,6 +118,18 @@ func (p *program) solve(ctx context.Context, info device.Info, c train.Config, m
 		return int64(max(free.ReservedBytes, info.Capacity+1)), err
 	}
 	_, err = remat.Solve(ctx, &p.Program, int64(info.Capacity), remat.Options{Work: o.Work, Placed: placed})
+	if err != nil && ignoreNone(err) != nil {
+		return best, err
+	}
+	for _, recipe := range p.recipes(c, micro, o) {
+		trial, failed := p.tryRecipe(info, c, recipe, o)
+		if failed != nil {
+			return best, failed
+		}
+		if trial.Fits && (err != nil || trial.Seconds < best.Seconds) {
+			best, err = trial, nil
+		}
+	}
 	return best, err
 }
 
