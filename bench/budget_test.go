@@ -31,7 +31,7 @@ var outside = plan.Away{Bytes: 4 << 30, OutBytesPerSecond: 5e9, BackBytesPerSeco
 
 // budgetRounds is how many steps are measured of each strategy, after one that
 // is not.
-const budgetRounds = 5
+const budgetRounds = 9
 
 // budgetConfig is the step of a model, small with many samples, so that what
 // waits for backward is most of its memory. Nothing is dropped out, so that
@@ -50,8 +50,8 @@ func budgetConfig(t *testing.T, name string) train.Config {
 		c.Task = train.Hidden
 		c.BERT = nn.BERTConfig{Vocab: 258, Width: 96, Layers: 6, Heads: 4, Hidden: 384, Context: 64, Types: 2, Eps: 1e-12}
 	case "resnet":
-		c.Task, c.Seq, c.Image = train.Classes, 0, [2]int{28, 28}
-		c.ResNet = nn.ResNetConfig{Layers: [4]int{2, 2, 2, 2}, Width: 12, Channels: 1, Classes: 10, SmallImages: true}
+		c.Task, c.Seq, c.Batch, c.Image = train.Classes, 0, 128, [2]int{28, 28}
+		c.ResNet = nn.ResNetConfig{Layers: [4]int{2, 2, 2, 2}, Width: 8, Channels: 1, Classes: 10, SmallImages: true}
 	case "moe":
 		c.MoE = nn.MoEConfig{Vocab: 256, Width: 64, Layers: 4, Experts: 4, TopK: 2, Hidden: 128, Heads: 4, Context: 64, Balance: 0.01, Capacity: 1.25}
 	default:
@@ -120,14 +120,13 @@ func testBudgets(t *testing.T, c train.Config) {
 	}
 }
 
-// calibrate measures with the whole batch and with a quarter.
+// calibrate measures with the whole batch, a quarter and a sixteenth.
 func calibrate(t *testing.T, dev device.Device, c train.Config) plan.Rates {
 	r, err := plan.Calibrate(dev, c, c.Plain())
-	if err == nil && c.Divisible() {
-		var quarter plan.Rates
-		if quarter, err = plan.Calibrate(dev, c, train.Strategy{MicroBatch: c.Batch / 4}); err == nil {
-			r.Add(quarter)
-		}
+	for parts := 4; err == nil && parts <= 16 && c.Divisible(); parts *= 4 {
+		var more plan.Rates
+		more, err = plan.Calibrate(dev, c, train.Strategy{MicroBatch: c.Batch / parts})
+		r.Add(more)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -315,8 +314,8 @@ func (g *group) check() {
 	g.compare("planned, --away", "every block", "√N segments", "all away")
 }
 
-// noise is by how much medians of the same strategy differ.
-const noise = 1.03
+// noise is by how much medians of the same strategy differ on a busy machine.
+const noise = 1.10
 
 // compare looks for recipes that are faster than the plan.
 func (g *group) compare(planned string, recipes ...string) {
@@ -333,6 +332,7 @@ func (g *group) compare(planned string, recipes ...string) {
 		case r == nil:
 		case p == nil:
 			g.t.Errorf("%s: does not fit, %s does", planned, name)
+		case p.trial.PeakBytes == r.trial.PeakBytes && p.trial.Seconds == r.trial.Seconds: // the same
 		case p.trial.Seconds > r.trial.Seconds:
 			g.t.Errorf("%s: estimate %.4f s, %s %.4f s", planned, p.trial.Seconds, name, r.trial.Seconds)
 		case p.seconds() > noise*r.seconds():

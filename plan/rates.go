@@ -3,10 +3,8 @@ package plan
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math"
 	"os"
 
@@ -100,13 +98,9 @@ func (r *Rates) Write(path string) error {
 	})
 }
 
-// ReadRates reads rates that Write wrote. Of a file that does not exist they
-// are zero.
+// ReadRates reads rates that Write wrote.
 func ReadRates(path string) (r Rates, err error) {
 	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, nil
-	}
 	if err == nil {
 		d := json.NewDecoder(bytes.NewReader(text))
 		d.DisallowUnknownFields()
