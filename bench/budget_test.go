@@ -24,14 +24,11 @@ import (
 var (
 	budgetModels = flag.String("budgets", "", "models for TestBudgets: all, or some of gpt2, bert, resnet, moe, gpt2-mini")
 	budgetParts  = flag.String("budget-parts", "100,80,60,40,30,20", "budgets of TestBudgets, in percent of the plain step's peak")
+	budgetRounds = flag.Int("budget-rounds", 9, "steps that TestBudgets measures of each strategy, after one that it does not")
 )
 
 // Memory outside the device, and its rates: one core of a server.
 var outside = plan.Away{Bytes: 4 << 30, OutBytesPerSecond: 5e9, BackBytesPerSecond: 5e9}
-
-// budgetRounds is how many steps are measured of each strategy, after one that
-// is not.
-const budgetRounds = 9
 
 // budgetConfig is the step of a model, small with many samples, so that what
 // waits for backward is most of its memory. Nothing is dropped out, so that
@@ -50,8 +47,8 @@ func budgetConfig(t *testing.T, name string) train.Config {
 		c.Task = train.Hidden
 		c.BERT = nn.BERTConfig{Vocab: 258, Width: 96, Layers: 6, Heads: 4, Hidden: 384, Context: 64, Types: 2, Eps: 1e-12}
 	case "resnet":
-		c.Task, c.Seq, c.Batch, c.Image = train.Classes, 0, 128, [2]int{28, 28}
-		c.ResNet = nn.ResNetConfig{Layers: [4]int{2, 2, 2, 2}, Width: 8, Channels: 1, Classes: 10, SmallImages: true}
+		c.Task, c.Seq, c.Image = train.Classes, 0, [2]int{28, 28}
+		c.ResNet = nn.ResNetConfig{Layers: [4]int{8, 2, 2, 2}, Width: 8, Channels: 1, Classes: 10, SmallImages: true}
 	case "moe":
 		c.MoE = nn.MoEConfig{Vocab: 256, Width: 64, Layers: 4, Experts: 4, TopK: 2, Hidden: 128, Heads: 4, Context: 64, Balance: 0.01, Capacity: 1.25}
 	default:
@@ -230,7 +227,7 @@ func (g *group) measure() {
 		}
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 1 + budgetRounds {
+	for range 1 + *budgetRounds {
 		batch := numbers(g.c, random)
 		for _, e := range g.entries {
 			start := time.Now()

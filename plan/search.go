@@ -1,8 +1,10 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/remat"
@@ -21,7 +23,8 @@ import (
 // a plan is as exact as a trial.
 //
 // A smaller micro-batch takes longer even without a plan, so the search ends
-// with the first that is slower so than what was found.
+// with the first that is slower so than what was found. Until then searches are
+// brief; the longer one is for the size that was chosen.
 
 // Options of a search. The zero value is the default.
 type Options struct {
@@ -31,6 +34,13 @@ type Options struct {
 	Work int
 	// Rates estimate the time; zero stands for HostRates.
 	Rates Rates
+}
+
+// briefly is o for one of many searches, of which only the best is done again
+// with all the work.
+func (o Options) briefly() Options {
+	o.Work = cmp.Or(o.Work, 3e6)
+	return o
 }
 
 // Away is memory outside the device, for values. The zero value is none.
@@ -63,9 +73,33 @@ func Search(ctx context.Context, info device.Info, c train.Config, o Options) (*
 		}
 	}
 	if !p.choose() {
-		return nil, tooSmall(ctx, info, c, sizes[len(sizes)-1], o)
+		return nil, tooSmall(ctx, info, c, sizes[len(sizes)-1], o.briefly())
 	}
-	return p, nil
+	return p, p.refine(ctx, info, c, o)
+}
+
+// refine searches longer for the strategy that was chosen.
+func (p *Plan) refine(ctx context.Context, info device.Info, c train.Config, o Options) error {
+	before := p.Chosen
+	if before.Strategy.Values == nil || o.Work > 0 {
+		return nil
+	}
+	micro := before.Strategy.MicroBatch
+	free, err := Try(info, unlimited, c, train.Strategy{MicroBatch: micro}, o)
+	if err != nil {
+		return err
+	}
+	prog, err := record(info, c, micro, o)
+	if err != nil {
+		return err
+	}
+	prog.plain = free.Seconds
+	better, err := prog.solve(ctx, info, c, micro, o)
+	if err == nil && better.Fits && better.Seconds < before.Seconds && better.AwayBytes <= o.Away.Bytes {
+		at := slices.IndexFunc(p.Tried, func(t Trial) bool { return t.Strategy == before.Strategy })
+		p.Tried[at], p.Chosen = better, better
+	}
+	return ignoreNone(err)
 }
 
 // fit finds the fastest strategy with micro-batches of the given size, if one
@@ -92,10 +126,10 @@ func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, micro 
 		return false, err
 	}
 	prog.plain = free.Seconds
-	best, err := prog.solve(ctx, info, c, micro, o)
+	best, err := prog.solve(ctx, info, c, micro, o.briefly())
 	if err == nil && best.AwayBytes > o.Away.Bytes {
 		prog.OutRate, prog.BackRate = 0, 0
-		best, err = prog.solve(ctx, info, c, micro, o)
+		best, err = prog.solve(ctx, info, c, micro, o.briefly())
 	}
 	if err == nil && best.Fits {
 		p.Tried = append(p.Tried, best)
