@@ -182,7 +182,7 @@ func TestFamiliesBudgets(t *testing.T) {
 		}
 		want := lossesOf(t, dev, c, plain)
 		for percent, o := range map[uint64]plan.Options{100: quick, 60: quick, 40: away, 30: quick, 29: away} {
-			if invariant.Enabled && percent%3 > 0 { // checking them takes its time
+			if invariant.Enabled && percent != 29 { // checking them takes its time
 				continue
 			}
 			dev := hostOf(t, (plain.PeakBytes*percent/100+2<<20-1)&^(2<<20-1))
