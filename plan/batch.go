@@ -71,7 +71,7 @@ func largest(ctx context.Context, info device.Info, c train.Config, limit int, a
 	if l.Size == 0 && err == nil {
 		set(&c, 1)
 		var t Trial
-		if t, err = Try(info, unlimited, c, c.Plain()); err == nil {
+		if t, err = Try(info, unlimited, c, c.Plain(), o); err == nil {
 			err = &TooSmallError{c.Model, info.Capacity, t.ReservedBytes, "the smallest, " + size.Format(t.PeakBytes) + " live"}
 		}
 	}
@@ -80,7 +80,7 @@ func largest(ctx context.Context, info device.Info, c train.Config, limit int, a
 
 // inOnePiece tries a step without micro-batches.
 func inOnePiece(ctx context.Context, info device.Info, c train.Config, again bool, o Options) (Trial, error) {
-	t, err := Try(info, info.Capacity, c, c.Plain())
+	t, err := Try(info, info.Capacity, c, c.Plain(), o)
 	if err != nil || t.Fits || !again {
 		return t, err
 	}

@@ -40,7 +40,7 @@ func TestLargestBatch(t *testing.T) {
 		want := 0
 		for n := 1; n <= m.Size+8; n++ {
 			c.Batch = n
-			trial, err := plan.Try(dev.Info(), dev.Info().Capacity, c, train.Strategy{MicroBatch: n})
+			trial, err := plan.Try(dev.Info(), dev.Info().Capacity, c, train.Strategy{MicroBatch: n}, quick)
 			if err != nil {
 				t.Fatal(err)
 			}

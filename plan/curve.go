@@ -17,7 +17,7 @@ import (
 // memory, in at most so many points, the one with the most memory first. Each
 // is measured on a null device without a limit.
 func Curve(ctx context.Context, info device.Info, c train.Config, micro, points int, o Options) ([]Trial, error) {
-	plain, err := Try(info, unlimited, c, train.Strategy{MicroBatch: micro})
+	plain, err := Try(info, unlimited, c, train.Strategy{MicroBatch: micro}, o)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func Curve(ctx context.Context, info device.Info, c train.Config, micro, points 
 		if p == nil {
 			break
 		}
-		t, err := Try(info, unlimited, c, train.Strategy{MicroBatch: micro, Values: prog.schedule(p)})
+		t, err := Try(info, unlimited, c, train.Strategy{MicroBatch: micro, Values: prog.schedule(p)}, o)
 		if err != nil {
 			return nil, err
 		}

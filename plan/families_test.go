@@ -3,6 +3,7 @@ package plan_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 
 	"github.com/headroom-go/headroom/device"
@@ -73,7 +74,7 @@ func TestRecomputeSaves(t *testing.T) {
 	for name, c := range families() {
 		var peaks []uint64
 		for r := range c.Blocks() + 1 {
-			trial, err := plan.Try(info, 1<<40, c, train.Strategy{MicroBatch: c.Batch, Recompute: r})
+			trial, err := plan.Try(info, 1<<40, c, train.Strategy{MicroBatch: c.Batch, Recompute: r}, quick)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -154,11 +155,105 @@ func TestFamiliesLargestBatch(t *testing.T) {
 			t.Errorf("%s: batch %d reserves %d bytes, predicted %d", name, m.Size, reserved, m.Fits.ReservedBytes)
 		}
 		c.Batch++
-		if trial, err := plan.Try(dev.Info(), dev.Info().Capacity, c, c.Plain()); err != nil || trial.Fits {
+		if trial, err := plan.Try(dev.Info(), dev.Info().Capacity, c, c.Plain(), quick); err != nil || trial.Fits {
 			t.Errorf("%s: batch %d fits, too (%v)", name, c.Batch, err)
 		}
 		if err := dev.Close(); err != nil {
 			t.Error(err)
 		}
 	}
+}
+
+// TestFamiliesBudgets: from the plain step's peak down the peak is the one that
+// was foretold and inside the budget, also where values are moved away, and
+// losses are those of the plain step: bit for bit where the batch is whole.
+func TestFamiliesBudgets(t *testing.T) {
+	away := quick
+	away.Away = plan.Away{Bytes: 1 << 30, OutBytesPerSecond: 5e9, BackBytesPerSecond: 5e9}
+	all := families()
+	all["gpt2"] = config(nn.GPT2Config{Vocab: 256, Context: 48, Width: 64, Layers: 4, Heads: 4}, 16, 48)
+	for name, c := range all {
+		if invariant.Enabled && name != "gpt2" { // checking them takes its time
+			continue
+		}
+		c.Test, c.Schedule.Steps = false, 3
+		c.BERT.Dropout, c.BERT.AttentionDropout = 0, 0
+		dev := hostOf(t, 1<<30)
+		plain, err := plan.Try(dev.Info(), 1<<30, c, c.Plain(), quick)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := lossesOf(t, dev, c, plain)
+		for percent, o := range map[uint64]plan.Options{100: quick, 60: quick, 40: away, 30: quick, 29: away} {
+			if invariant.Enabled && percent != 29 { // checking them takes its time
+				continue
+			}
+			dev := hostOf(t, (plain.PeakBytes*percent/100+2<<20-1)&^(2<<20-1))
+			p, err := plan.Search(context.Background(), dev.Info(), c, o)
+			if errors.As(err, new(*plan.TooSmallError)) {
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, loss := range lossesOf(t, dev, c, p.Chosen) {
+				off := math.Abs(loss/want[i] - 1)
+				if p.Chosen.Strategy.MicroBatch == c.Batch && off > 0 || !(off < 1e-5) {
+					t.Errorf("%s, %d %%, %s: loss %v, plain %v", name, percent, p.Chosen.Description, loss, want[i])
+				}
+			}
+		}
+	}
+}
+
+func hostOf(t *testing.T, capacity uint64) device.Device {
+	t.Helper()
+	dev, err := device.OpenHost(device.HostOptions{Capacity: capacity})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dev
+}
+
+// lossesOf runs a trial, compares its peaks, gives the losses and closes dev.
+func lossesOf(t *testing.T, dev device.Device, c train.Config, trial plan.Trial) (losses []float64) {
+	t.Helper()
+	tr, err := train.New(dev, c, trial.Strategy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.Strict = true
+	if err := tr.UseStore(goMemory{}); err != nil {
+		t.Fatal(err)
+	}
+	batch := c.NewBatch()
+	for k, f := range c.Fields() {
+		if numbers, ok := batch[k].([]int32); ok {
+			for j := range numbers {
+				numbers[j] = int32(7 * j % f.Below)
+			}
+		}
+	}
+	for range c.Schedule.Steps {
+		r, err := tr.Step(batch...)
+		if err != nil {
+			t.Fatalf("%s: %v", trial.Description, err)
+		}
+		losses = append(losses, r.Loss)
+	}
+	stats := tr.Memory().Stats()
+	if stats.PeakLive != trial.PeakBytes || stats.PeakReserved != trial.ReservedBytes {
+		t.Errorf("%s: peak %d, reserved %d, foretold %d and %d", trial.Description, stats.PeakLive, stats.PeakReserved, trial.PeakBytes, trial.ReservedBytes)
+	}
+	if err := errors.Join(tr.Close(), dev.Close()); err != nil {
+		t.Error(err)
+	}
+	return losses
+}
+
+// goMemory is a tensor.Store.
+type goMemory struct{}
+
+func (goMemory) Take(size uint64) (buf []byte, giveBack func(), err error) {
+	return make([]byte, size), func() {}, nil
 }

@@ -5,7 +5,8 @@
 // compute, and the allocator, the tape and the step are the very code that
 // will run there. So a peak measured here is the peak that will be: there is
 // no second model of the program. Time is estimated from the operations' bytes
-// and flops, which the null device is told.
+// and flops, which the null device is told, and from what kernels were measured
+// to take (Calibrate).
 package plan
 
 import (
@@ -55,49 +56,17 @@ func (e *TooSmallError) Error() string {
 		e.Model, size.Format(e.BudgetBytes), size.Format(e.LeastBytes), e.Strategy)
 }
 
-// Rates is what time is estimated from.
-type Rates struct {
-	FlopsPerSecond float64
-	BytesPerSecond float64
-	LaunchSeconds  float64 // the cost of a launch beside its work
-}
-
-// HostRates are the rates of a host device, from the benchmarks of
-// internal/kernel on one server core with AVX-512. Choices compare estimates
-// with each other, so that what counts is their proportion.
-func HostRates(workers int) Rates {
-	return Rates{FlopsPerSecond: 180e9 * float64(workers), BytesPerSecond: 12e9, LaunchSeconds: 5e-6}
-}
-
-// CUDARates are the rates of a GPU, from steps of GPT-2 in float32 on an H200.
-func CUDARates() Rates {
-	return Rates{FlopsPerSecond: 40e12, BytesPerSecond: 3e12, LaunchSeconds: 8e-6}
-}
-
-// ratesOf are the rates of the device that info describes.
-func ratesOf(info device.Info) Rates {
-	if info.Kind == device.CUDA {
-		return CUDARates()
-	}
-	return HostRates(max(info.Workers, 1))
-}
-
-// seconds estimates the time of one launch: it is bound by arithmetic or by
-// memory, whichever takes longer (Williams et al., "Roofline", 2009).
-func (r Rates) seconds(l *device.Launch) float64 {
-	return r.LaunchSeconds + max(float64(l.Flops)/r.FlopsPerSecond, float64(l.Bytes)/r.BytesPerSecond)
-}
-
 // maxTrialSteps bounds the steps of a trial. A trial goes on until the memory
 // at a step's start is laid out as at the start of an earlier one: from there
 // on, everything repeats. That takes two or three steps, seldom more.
 const maxTrialSteps = 32
 
 // Try runs strategy s of c on a null device with info's properties and the
-// given capacity. A strategy that does not fit is no error.
-func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy) (Trial, error) {
+// given capacity, and estimates its time with o's rates. A strategy that does
+// not fit is no error.
+func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o Options) (Trial, error) {
 	trial := Trial{Strategy: s, Description: c.Describe(s)}
-	rates := ratesOf(info)
+	rates := o.rates(info)
 	dev, err := device.OpenNull(device.NullOptions{Capacity: capacity, Virtual: info.Virtual, Alias: info.Alias, Granularity: info.Granularity,
 		OnLaunch: func(l *device.Launch) {
 			trial.Flops += l.Flops

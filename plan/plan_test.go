@@ -151,11 +151,11 @@ func TestEstimateOfGPU(t *testing.T) {
 	c := config(nn.GPT2Config{Vocab: 256, Context: 64, Width: 128, Layers: 2, Heads: 4}, 32, 64)
 	host := device.Info{Kind: device.Host, Capacity: 4 << 30, Granularity: 2 << 20, Virtual: true, Workers: 16}
 	gpu := device.Info{Kind: device.CUDA, Capacity: 4 << 30, Granularity: 2 << 20, Virtual: true, Alias: true}
-	slow, err := plan.Try(host, host.Capacity, c, train.Strategy{MicroBatch: 32})
+	slow, err := plan.Try(host, host.Capacity, c, train.Strategy{MicroBatch: 32}, quick)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fast, err := plan.Try(gpu, gpu.Capacity, c, train.Strategy{MicroBatch: 32})
+	fast, err := plan.Try(gpu, gpu.Capacity, c, train.Strategy{MicroBatch: 32}, quick)
 	if err != nil || !fast.Fits || fast.Flops != slow.Flops || fast.Seconds*5 > slow.Seconds {
 		t.Errorf("a GPU takes %v s for what takes a host of 16 threads %v s (%v)", fast.Seconds, slow.Seconds, err)
 	}

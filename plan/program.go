@@ -71,7 +71,7 @@ func (p *program) addOthers() {
 	}
 	for _, o := range r.Others {
 		v := len(p.Values)
-		p.Values = append(p.Values, remat.Value{Bytes: o.Bytes, Pinned: o.Freed == len(r.Ops), Still: true})
+		p.Values = append(p.Values, remat.Value{Bytes: o.Bytes, Pinned: o.Freed == len(r.Ops), Stays: true})
 		p.guard(o.Made, func(op *remat.Op) { op.Outs = append(op.Outs, v) })
 		if !r.Ops[o.Made].Back {
 			p.Ops[p.ops[o.Made]].Workspace += o.Bytes // until the guard takes it over

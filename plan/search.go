@@ -1,8 +1,10 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/remat"
@@ -21,7 +23,8 @@ import (
 // a plan is as exact as a trial.
 //
 // A smaller micro-batch takes longer even without a plan, so the search ends
-// with the first that is slower so than what was found.
+// with the first that is slower so than what was found. Until then searches are
+// brief; the longer one is for the size that was chosen.
 
 // Options of a search. The zero value is the default.
 type Options struct {
@@ -29,6 +32,15 @@ type Options struct {
 	Away Away
 	// Work bounds the search for one budget, as remat.Options.Work.
 	Work int
+	// Rates estimate the time; zero stands for HostRates.
+	Rates Rates
+}
+
+// briefly is o for one of many searches, of which only the best is done again
+// with all the work.
+func (o Options) briefly() Options {
+	o.Work = cmp.Or(o.Work, 3e6)
+	return o
 }
 
 // Away is memory outside the device, for values. The zero value is none.
@@ -47,7 +59,7 @@ func Search(ctx context.Context, info device.Info, c train.Config, o Options) (*
 	}
 	p := &Plan{Step: c.Fingerprint(), Device: info.Name, BudgetBytes: info.Capacity}
 	var err error
-	if p.Plain, err = Try(info, unlimited, c, c.Plain()); err != nil {
+	if p.Plain, err = Try(info, unlimited, c, c.Plain(), o); err != nil {
 		return nil, err
 	}
 	sizes := microBatches(c)
@@ -61,9 +73,33 @@ func Search(ctx context.Context, info device.Info, c train.Config, o Options) (*
 		}
 	}
 	if !p.choose() {
-		return nil, tooSmall(ctx, info, c, sizes[len(sizes)-1], o)
+		return nil, tooSmall(ctx, info, c, sizes[len(sizes)-1], o.briefly())
 	}
-	return p, nil
+	return p, p.refine(ctx, info, c, o)
+}
+
+// refine searches longer for the strategy that was chosen.
+func (p *Plan) refine(ctx context.Context, info device.Info, c train.Config, o Options) error {
+	before := p.Chosen
+	if before.Strategy.Values == nil || o.Work > 0 {
+		return nil
+	}
+	micro := before.Strategy.MicroBatch
+	free, err := Try(info, unlimited, c, train.Strategy{MicroBatch: micro}, o)
+	if err != nil {
+		return err
+	}
+	prog, err := record(info, c, micro, o)
+	if err != nil {
+		return err
+	}
+	prog.plain = free.Seconds
+	better, err := prog.solve(ctx, info, c, micro, o)
+	if err == nil && better.Fits && better.Seconds < before.Seconds && better.AwayBytes <= o.Away.Bytes {
+		at := slices.IndexFunc(p.Tried, func(t Trial) bool { return t.Strategy == before.Strategy })
+		p.Tried[at], p.Chosen = better, better
+	}
+	return ignoreNone(err)
 }
 
 // fit finds the fastest strategy with micro-batches of the given size, if one
@@ -73,7 +109,7 @@ func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, micro 
 		return false, err
 	}
 	s := train.Strategy{MicroBatch: micro}
-	plain, err := Try(info, info.Capacity, c, s)
+	plain, err := Try(info, info.Capacity, c, s, o)
 	if err != nil {
 		return false, err
 	}
@@ -81,7 +117,7 @@ func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, micro 
 	if plain.Fits {
 		return true, nil
 	}
-	free, err := Try(info, unlimited, c, s)
+	free, err := Try(info, unlimited, c, s, o)
 	if err != nil || p.choose() && free.Seconds >= p.Chosen.Seconds {
 		return true, err
 	}
@@ -90,10 +126,10 @@ func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, micro 
 		return false, err
 	}
 	prog.plain = free.Seconds
-	best, err := prog.solve(ctx, info, c, micro, o)
+	best, err := prog.solve(ctx, info, c, micro, o.briefly())
 	if err == nil && best.AwayBytes > o.Away.Bytes {
 		prog.OutRate, prog.BackRate = 0, 0
-		best, err = prog.solve(ctx, info, c, micro, o)
+		best, err = prog.solve(ctx, info, c, micro, o.briefly())
 	}
 	if err == nil && best.Fits {
 		p.Tried = append(p.Tried, best)
@@ -106,16 +142,28 @@ func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, micro 
 func (p *program) solve(ctx context.Context, info device.Info, c train.Config, micro int, o Options) (best Trial, err error) {
 	placed := func(plan *remat.Plan) (int64, error) {
 		s := train.Strategy{MicroBatch: micro, Values: p.schedule(plan)}
-		if best, err = Try(info, info.Capacity, c, s); err != nil || best.Fits {
+		if best, err = Try(info, info.Capacity, c, s, o); err != nil || best.Fits {
 			if len(plan.Moves) > 0 { // copies run beside what is computed: what they delay, the plan knows
 				best.Seconds = p.plain + float64(plan.Extra)/1e9*float64(c.Batch/micro)
 			}
 			return int64(best.ReservedBytes), err
 		}
-		free, err := Try(info, unlimited, c, s)
+		free, err := Try(info, unlimited, c, s, o)
 		return int64(max(free.ReservedBytes, info.Capacity+1)), err
 	}
 	_, err = remat.Solve(ctx, &p.Program, int64(info.Capacity), remat.Options{Work: o.Work, Placed: placed})
+	if err != nil && ignoreNone(err) != nil {
+		return best, err
+	}
+	for _, recipe := range p.recipes(c, micro, o) {
+		trial, failed := p.tryRecipe(info, c, recipe, o)
+		if failed != nil {
+			return best, failed
+		}
+		if trial.Fits && (err != nil || trial.Seconds < best.Seconds) {
+			best, err = trial, nil
+		}
+	}
 	return best, err
 }
 
@@ -175,7 +223,7 @@ func tooSmall(ctx context.Context, info device.Info, c train.Config, micro int, 
 
 // record runs a step on a null device and gives it as the solver takes it.
 func record(info device.Info, c train.Config, micro int, o Options) (p *program, err error) {
-	rates, seconds, now := HostRates(max(info.Workers, 1)), []float64(nil), -1
+	rates, seconds, now := o.rates(info), []float64(nil), -1
 	dev, err := device.OpenNull(device.NullOptions{Capacity: unlimited, Virtual: info.Virtual, Alias: info.Alias, Granularity: info.Granularity,
 		OnLaunch: func(l *device.Launch) {
 			if now >= 0 {

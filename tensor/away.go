@@ -19,6 +19,10 @@ type Store interface {
 // UseStore lets values that a Schedule sends away go to s. They are copied on
 // side, a stream of the device beside the one that computes, so that copies and
 // computation overlap. Both stay the caller's.
+//
+// Memory that is copied is free in the order of the stream that computes, which
+// waits for the copy where it lets go of the memory. So addresses don't depend on
+// how fast copies are, and a peak is the same on every device.
 func (rt *Runtime) UseStore(s Store, side device.Stream) { rt.store, rt.side = s, side }
 
 // parcel is a value's copy in the Store.
@@ -43,7 +47,7 @@ func (rt *Runtime) send(t *Tensor) *parcel {
 	if buf != nil {
 		rt.side.Download(buf, t.ptr().Ptr)
 	}
-	t.st.block.Use(rt.side)
+	t.st.copied = rt.side.Record()
 	return &parcel{rt: rt, buf: buf, giveBack: giveBack}
 }
 
@@ -55,8 +59,8 @@ func (p *parcel) fetch(shape []int, d DType) *Tensor {
 	if p.buf != nil {
 		rt.side.Upload(t.ptr().Ptr, p.buf)
 	}
-	t.st.block.Use(rt.side)
 	p.arrived = rt.side.Record()
+	t.st.copied = p.arrived
 	return t
 }
 

@@ -28,10 +28,11 @@ const (
 type storage struct {
 	block      *alloc.Block
 	refs       int
-	version    int   // counts changes in place
-	persistent bool  // a parameter's: outlives every graph, so that no Saver is asked
-	maker      *node // the operation that was recorded when it was made; nil for none
-	home       *home // where those who saved it find it under a Schedule; nil for none
+	version    int          // counts changes in place
+	persistent bool         // a parameter's: outlives every graph, so that no Saver is asked
+	maker      *node        // the operation that was recorded when it was made; nil for none
+	home       *home        // where those who saved it find it under a Schedule; nil for none
+	copied     device.Event // a copy on another stream that must be over before the memory is free; nil for none
 }
 
 // bytes is what its block takes, in units of the allocator's.
@@ -150,6 +151,9 @@ func (t *Tensor) drop() {
 		r.dropped(t.st)
 	}
 	if t.st.refs == 0 {
+		if t.st.copied != nil {
+			t.rt.stream.Wait(t.st.copied)
+		}
 		t.st.block.Free()
 	}
 	if n := t.node; n != nil {

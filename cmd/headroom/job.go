@@ -29,6 +29,7 @@ type jobFlags struct {
 	seq       int
 	precision precisionFlag
 	away      awayFlag
+	rates     string
 	json      bool
 	changed   func(flag string) bool
 }
@@ -49,6 +50,7 @@ func (j *jobFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&j.seq, "seq", 0, "tokens in a sequence (default by model: "+defaults(func(f family) string { return strconv.Itoa(f.seq) })+", or the most it takes)")
 	f.Var(&j.precision, "precision", "float32, bfloat16 or float16: what a step computes in; weights stay float32")
 	f.Var(&j.away, "away", "memory outside the device where values may wait: SIZE of the host's memory, or SIZE,DIR of a file (default none)")
+	f.StringVar(&j.rates, "rates", "", "`FILE` with the rates that plan --calibrate measured, to estimate from")
 	f.BoolVar(&j.json, "json", false, "print the result as JSON")
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 
 	"github.com/spf13/cobra"
 
@@ -24,7 +25,8 @@ func planCommand() *cobra.Command {
 		Short: "Say whether a training step fits, and with which strategies",
 		Long: `Plan runs the training step on a null device, which hands out addresses and
 computes nothing, and shows what was tried: the peak of memory of each strategy,
-to the byte, and its time by the operations' bytes and flops.`,
+to the byte, and its time by the operations' bytes and flops or, with --calibrate
+or --rates, by what operations were measured to take.`,
 		Example: `  headroom plan --model gpt2 --batch 8 --seq 1024 --device null:24GiB
   headroom plan --model gpt2 --batch auto --seq 1024 --device null:24GiB
   headroom plan --model resnet50 --batch 64 --device null:8GiB
@@ -32,6 +34,7 @@ to the byte, and its time by the operations' bytes and flops.`,
   headroom plan --model gpt2 --batch 8 --seq 1024 --device null:8GiB --out plan.json
   headroom plan --model gpt2 --batch 8 --seq 1024 --device null:8GiB --curve --svg curve.svg
   headroom plan --model bert-large --seq 512 --device null:16GiB --max-batch
+  headroom plan --device host:128MiB --calibrate --rates rates.json
   headroom plan --device host:128MiB --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,6 +46,7 @@ to the byte, and its time by the operations' bytes and flops.`,
 	cmd.Flags().IntVar(&f.classes, "classes", 0, "how many classes there are (default by model: resnet-mini 10, other resnets 1000, bert 2)")
 	fl := cmd.Flags()
 	fl.StringVar(&f.out, "out", "", "`FILE` to write the plan to, for train --plan and headroom diff")
+	fl.BoolVar(&f.calibrate, "calibrate", false, "run some steps on the device first, and estimate from what they take")
 	fl.BoolVar(&f.curve, "curve", false, "show time against memory, from a plain step's down to the least")
 	fl.StringVar(&f.svg, "svg", "", "`FILE` for a picture of the curve")
 	fl.BoolVar(&f.maxBatch, "max-batch", false, "find the largest batch that fits in one piece, also with values made again")
@@ -55,7 +59,7 @@ type planFlags struct {
 	jobFlags
 	sizes
 	out, svg         string
-	curve            bool
+	curve, calibrate bool
 	maxBatch, maxSeq bool
 }
 
@@ -71,33 +75,41 @@ func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
 	if err := c.Validate(); err != nil {
 		return usageError{err}
 	}
+	o, err := j.options()
+	if err != nil && !(j.calibrate && errors.Is(err, fs.ErrNotExist)) { // it is about to be written
+		return usageError{err}
+	}
 	dev, err := j.open()
 	if err != nil {
 		return err
 	}
-	if err = j.findBatch(ctx, dev.Info(), &c, stderr); err == nil {
-		err = j.answer(ctx, dev.Info(), c, w)
+	err = j.findBatch(ctx, dev.Info(), &c, stderr)
+	if err == nil && j.calibrate {
+		err = j.measure(ctx, dev, c, &o)
+	}
+	if err == nil {
+		err = j.answer(ctx, dev.Info(), c, o, w)
 	}
 	return planError(errors.Join(err, dev.Close()))
 }
 
 // answer is what was asked about a step of c.
-func (j *planFlags) answer(ctx context.Context, info device.Info, c train.Config, w io.Writer) error {
+func (j *planFlags) answer(ctx context.Context, info device.Info, c train.Config, o plan.Options, w io.Writer) error {
 	switch {
 	case j.maxBatch:
-		l, err := plan.LargestBatch(ctx, info, c, true, j.away.options())
+		l, err := plan.LargestBatch(ctx, info, c, true, o)
 		return j.show(w, l, err, func(p *page) error { return writeLargest(p, "batch", l) })
 	case j.maxSeq:
-		l, err := plan.LargestSeq(ctx, info, c, true, j.away.options())
+		l, err := plan.LargestSeq(ctx, info, c, true, o)
 		return j.show(w, l, err, func(p *page) error { return writeLargest(p, "sequence", l) })
 	case j.curve:
-		points, err := plan.Curve(ctx, info, c, c.Batch, 16, j.away.options())
+		points, err := plan.Curve(ctx, info, c, c.Batch, 16, o)
 		if err == nil && j.svg != "" {
 			err = atomicfile.Write(j.svg, func(w io.Writer) error { return plan.WriteCurve(w, points) })
 		}
 		return j.show(w, points, err, func(p *page) error { return writeCurve(p, points) })
 	}
-	p, err := plan.Search(ctx, info, c, j.away.options())
+	p, err := plan.Search(ctx, info, c, o)
 	if err == nil && j.out != "" {
 		err = p.Write(j.out)
 	}

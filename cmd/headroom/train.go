@@ -314,7 +314,11 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 // findPlan reads the plan that was given, or searches for one.
 func (f *trainFlags) findPlan(ctx context.Context, info device.Info, c train.Config) (*plan.Plan, error) {
 	if f.plan == "" {
-		return plan.Search(ctx, info, c, f.away.options())
+		o, err := f.options()
+		if err != nil {
+			return nil, usageError{err}
+		}
+		return plan.Search(ctx, info, c, o)
 	}
 	p, err := plan.Read(f.plan)
 	if err == nil {

@@ -210,7 +210,7 @@ func (x *executor) copies(k int) error {
 
 // leave starts the copy of m out.
 func (x *executor) leave(m Move) error {
-	if x.p.OutRate <= 0 || x.p.BackRate <= 0 || !x.defined[m.Value] {
+	if x.p.OutRate <= 0 || x.p.BackRate <= 0 || !x.defined[m.Value] || x.p.Values[m.Value].Stays {
 		return fmt.Errorf("value %d can't be copied out", m.Value)
 	}
 	end := max(x.clock, x.lane[0]) + x.p.copyTime(x.p.Values[m.Value].Bytes, x.p.OutRate)

@@ -121,7 +121,7 @@ func (m *mover) add(t int32) bool {
 	var best move
 	var bestScore float64
 	for v := range int32(len(g.size)) {
-		if g.prod[v] >= t || m.until[v] <= t || m.moved[v] >= 0 || g.size[v] == 0 || g.p.Values[g.value[v]].Still {
+		if g.prod[v] >= t || m.until[v] <= t || m.moved[v] >= 0 || g.size[v] == 0 || g.p.Values[g.value[v]].Stays {
 			continue
 		}
 		s1, s2 := m.gapOf(v, t, e)

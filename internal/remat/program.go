@@ -40,8 +40,8 @@ type Value struct {
 	// Pinned values stay in memory once they are there. Those that no operation
 	// makes are there from the start, and count as pinned.
 	Pinned bool `json:"pinned,omitempty"`
-	// Still values are not moved to slower memory.
-	Still bool `json:"still,omitempty"`
+	// Stays forbids moves of the value to slower memory.
+	Stays bool `json:"stays,omitempty"`
 	// Held is the number of operations after which a program without a plan lets
 	// go of the value; 0 stands for its last use. It matters for the peak without
 	// a plan and for runtimes without foresight; a plan drops values earlier.

@@ -327,6 +327,12 @@ func TestMovesHide(t *testing.T) {
 	if len(some.Moves) == 0 || len(some.Again) == 0 {
 		t.Errorf("%d moves and %d runs: expected both", len(some.Moves), len(some.Again))
 	}
+	for v := range p.Values {
+		p.Values[v].Stays = true
+	}
+	if stay, err := Solve(t.Context(), p, p.PlainPeak()*3/10, Options{Work: 200e3}); err != nil || len(stay.Moves) != 0 || some.Check(p) == nil {
+		t.Errorf("%v, %v: values moved that must stay", stay, err)
+	}
 	p.OutRate, p.BackRate = 1, 1
 	if slow, err := Solve(t.Context(), p, budget, Options{Work: 200e3}); err != nil || len(slow.Moves) != 0 {
 		t.Errorf("%v, %v: slow lanes are of no use", slow, err)

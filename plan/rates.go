@@ -1,0 +1,140 @@
+package plan
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/internal/atomicfile"
+)
+
+// Rates is what time is estimated from. Where a kernel was measured, a launch
+// takes what the nearest measured launch of it took, in proportion to the
+// roofline; other launches take what the roofline says.
+type Rates struct {
+	FlopsPerSecond float64 `json:"flops_per_second"`
+	BytesPerSecond float64 `json:"bytes_per_second"`
+	LaunchSeconds  float64 `json:"launch_seconds"` // the cost of a launch beside its work
+
+	Kernels map[string][]Timing `json:"kernels,omitempty"` // by the kernel's name
+}
+
+// Timing is what launches of a kernel took that have this much work.
+type Timing struct {
+	Flops   uint64  `json:"flops"`
+	Bytes   uint64  `json:"bytes"`
+	Seconds float64 `json:"seconds"`
+}
+
+// HostRates are the rates of a host device of which nothing was measured, from
+// the benchmarks of internal/kernel on one server core with AVX-512. Choices
+// compare estimates with each other, so that what counts is their proportion.
+func HostRates(workers int) Rates {
+	return Rates{FlopsPerSecond: 180e9 * float64(workers), BytesPerSecond: 12e9, LaunchSeconds: 5e-6}
+}
+
+// CUDARates are the rates of a GPU, from steps of GPT-2 in float32 on an H200.
+func CUDARates() Rates {
+	return Rates{FlopsPerSecond: 40e12, BytesPerSecond: 3e12, LaunchSeconds: 8e-6}
+}
+
+// rates are those to estimate with for a device.
+func (o Options) rates(info device.Info) Rates {
+	if o.Rates.FlopsPerSecond > 0 {
+		return o.Rates
+	}
+	if info.Kind == device.CUDA {
+		return CUDARates()
+	}
+	return HostRates(max(info.Workers, 1))
+}
+
+// seconds estimates the time of one launch.
+func (r *Rates) seconds(l *device.Launch) float64 {
+	s := r.roof(l.Flops, l.Bytes)
+	if t := nearest(r.Kernels[l.Kernel.Name], l.Flops, l.Bytes); t != nil {
+		s *= t.Seconds / r.roof(t.Flops, t.Bytes)
+	}
+	return s
+}
+
+// roof is the time of a launch that is bound by arithmetic or by memory,
+// whichever takes longer (Williams et al., "Roofline", 2009).
+func (r *Rates) roof(flops, bytes uint64) float64 {
+	return r.LaunchSeconds + max(float64(flops)/r.FlopsPerSecond, float64(bytes)/r.BytesPerSecond)
+}
+
+// nearest gives the timing whose flops and bytes are nearest in proportion, nil
+// of none.
+func nearest(timings []Timing, flops, bytes uint64) (best *Timing) {
+	least := math.Inf(1)
+	for i, t := range timings {
+		far := math.Abs(math.Log(float64(1+t.Flops)/float64(1+flops))) + math.Abs(math.Log(float64(1+t.Bytes)/float64(1+bytes)))
+		if far < least {
+			best, least = &timings[i], far
+		}
+	}
+	return best
+}
+
+// Add enters the timings of o, which replace those of the same work.
+func (r *Rates) Add(o Rates) {
+	kernels := map[string][]Timing{}
+	for name, timings := range r.Kernels {
+		for _, t := range timings {
+			if same := nearest(o.Kernels[name], t.Flops, t.Bytes); same == nil || same.Flops != t.Flops || same.Bytes != t.Bytes {
+				kernels[name] = append(kernels[name], t)
+			}
+		}
+	}
+	for name, timings := range o.Kernels {
+		kernels[name] = append(kernels[name], timings...)
+	}
+	r.Kernels = kernels
+}
+
+// Write writes the rates to a file, as JSON.
+func (r *Rates) Write(path string) error {
+	return atomicfile.Write(path, func(w io.Writer) error {
+		e := json.NewEncoder(w)
+		e.SetIndent("", " ")
+		return e.Encode(r)
+	})
+}
+
+// ReadRates reads rates that Write wrote.
+func ReadRates(path string) (r Rates, err error) {
+	text, err := os.ReadFile(path)
+	if err == nil {
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.DisallowUnknownFields()
+		err = d.Decode(&r)
+	}
+	if err == nil {
+		err = r.check()
+	}
+	if err != nil {
+		return Rates{}, fmt.Errorf("rates %s: %w", path, err)
+	}
+	return r, nil
+}
+
+// check looks for numbers that give no time.
+func (r *Rates) check() error {
+	good := func(x float64) bool { return x > 0 && !math.IsInf(x, 1) }
+	if !good(r.FlopsPerSecond) || !good(r.BytesPerSecond) || !good(r.LaunchSeconds) {
+		return fmt.Errorf("%g flops/s, %g bytes/s, %g s a launch: all must be over 0", r.FlopsPerSecond, r.BytesPerSecond, r.LaunchSeconds)
+	}
+	for name, timings := range r.Kernels {
+		for _, t := range timings {
+			if !good(t.Seconds) {
+				return fmt.Errorf("%s of %d flops and %d bytes takes %g s: it must be over 0", name, t.Flops, t.Bytes, t.Seconds)
+			}
+		}
+	}
+	return nil
+}

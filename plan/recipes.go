@@ -1,0 +1,62 @@
+package plan
+
+import (
+	"math"
+
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/tensor"
+	"github.com/headroom-go/headroom/train"
+)
+
+// Recipes are fixed strategies that a search tries beside the solver's plans.
+// Near the least budget, where most of the memory is not in values, one may fit
+// where no plan is found; and the solver moves only what hides beside operations.
+
+// recipes lists those for micro-batches of the given size: every block keeps its
+// input alone; every value waits outside the device.
+func (p *program) recipes(c train.Config, micro int, o Options) []train.Strategy {
+	list := []train.Strategy{{MicroBatch: micro, Recompute: c.Blocks()}}
+	if o.Away.Bytes > 0 {
+		list = append(list, train.Strategy{MicroBatch: micro, Values: p.allAway()})
+	}
+	return list
+}
+
+// tryRecipe tries a recipe and estimates what copies take that don't hide.
+func (p *program) tryRecipe(info device.Info, c train.Config, s train.Strategy, o Options) (Trial, error) {
+	t, err := Try(info, info.Capacity, c, s, o)
+	if t.AwayBytes > o.Away.Bytes {
+		return Trial{}, err
+	}
+	if s.Values != nil {
+		copies := 0.0
+		for v, value := range p.record.Values {
+			if s.Values.Waits[p.record.Ops[value.Op].Node].Away {
+				copies += float64(p.Values[v].Bytes) * (1/o.Away.OutBytesPerSecond + 1/o.Away.BackBytesPerSecond)
+			}
+		}
+		t.Seconds = max(t.Seconds, copies*float64(c.Batch/s.MicroBatch))
+	}
+	return t, err
+}
+
+// allAway moves every value that backward reads away, and brings it back an
+// operation before the first read.
+func (p *program) allAway() *tensor.Schedule {
+	s := &tensor.Schedule{}
+	back := 0
+	for _, op := range p.record.Ops {
+		if !op.Back {
+			s.Waits = append(s.Waits, tensor.Wait{Op: op.Name})
+			continue
+		}
+		for _, v := range op.Reads {
+			w := &s.Waits[p.record.Ops[p.record.Values[v].Op].Node]
+			if w.Reads == nil && p.record.Values[v].Saved {
+				*w = tensor.Wait{Op: w.Op, Reads: []int{0, math.MaxInt}, Away: true, Fetch: []int{max(back-1, 0)}}
+			}
+		}
+		back++
+	}
+	return s
+}
