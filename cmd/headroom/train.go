@@ -42,8 +42,8 @@ func trainCommand() *cobra.Command {
 		Use:   "train",
 		Short: "Train a model inside a memory budget",
 		Long: `Train trains a model on a device of a given size. It first finds the fastest way
-to run the step that fits (micro-batches, recompute), with its peak of memory, and
-then runs it. The result is the same, whatever the budget.
+to run the step that fits (micro-batches, values made again or moved away), with
+its peak of memory, and then runs it. The result is the same, whatever the budget.
 
 What --data must be depends on the model and its task:
 
