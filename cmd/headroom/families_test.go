@@ -265,7 +265,7 @@ func TestOtherData(t *testing.T) {
 func TestPlansOfFamilies(t *testing.T) {
 	for _, f := range families() {
 		for _, model := range f.models {
-			if large := strings.Contains(model, "large") || strings.HasSuffix(model, "xl") || model == "resnet101" || model == "resnet152"; large && invariant.Enabled {
+			if invariant.Enabled && !strings.HasSuffix(model, "mini") { // checking them takes its time
 				continue
 			}
 			status, stdout, stderr := headroom("plan", "--model", model, "--task", string(f.task), "--batch", "1", "--device", "null:64GiB", "--json")
