@@ -24,7 +24,7 @@ func Example() {
 		Schedule: nn.Cosine{Peak: 1e-3, Steps: 10},
 		AdamW:    nn.AdamWOptions{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8},
 	}
-	p, err := plan.Search(context.Background(), dev.Info(), config, plan.Options{})
+	p, err := plan.Search(context.Background(), dev.Info(), config, plan.Options{Work: 300_000})
 	if err != nil {
 		log.Fatal(err)
 	}
