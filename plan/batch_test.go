@@ -68,6 +68,9 @@ func TestLargestBatch(t *testing.T) {
 // TestLargestWithValuesMadeAgain finds larger batches and longer sequences
 // where values may be made again, and runs them.
 func TestLargestWithValuesMadeAgain(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("checking dozens of plans takes minutes, and other tests plan with invariants")
+	}
 	deep := nn.GPT2Config{Vocab: 100, Context: 256, Width: 32, Layers: 9, Heads: 2}
 	dev, err := device.Open("host:12MiB")
 	if err != nil {
