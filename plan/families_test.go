@@ -35,6 +35,9 @@ func families() map[string]train.Config {
 // byte, from the device that no strategy is needed on to the least that any
 // fits, with evaluations between the steps where the configuration has them.
 func TestFamiliesPredictedIsMeasured(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
+	}
 	for name, c := range families() {
 		t.Run(name, func(t *testing.T) {
 			kinds := map[string]bool{}
@@ -70,6 +73,9 @@ func TestFamiliesPredictedIsMeasured(t *testing.T) {
 // TestRecomputeSaves: however many blocks are recomputed, each family's step
 // needs no more memory than without, and with all of them less.
 func TestRecomputeSaves(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
+	}
 	info := device.Info{Granularity: 2 << 20, Virtual: true}
 	for name, c := range families() {
 		var peaks []uint64
@@ -141,6 +147,9 @@ func measureFamily(t *testing.T, dev device.Device, c train.Config, s train.Stra
 // TestFamiliesLargestBatch runs the batch that was found, and finds that one
 // more does not fit.
 func TestFamiliesLargestBatch(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
+	}
 	for name, c := range families() {
 		dev, err := device.Open("host:16MiB")
 		if err != nil {
@@ -168,6 +177,9 @@ func TestFamiliesLargestBatch(t *testing.T) {
 // was foretold and inside the budget, also where values are moved away, and
 // losses are those of the plain step: bit for bit where the batch is whole.
 func TestFamiliesBudgets(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
+	}
 	away := quick
 	away.Away = plan.Away{Bytes: 1 << 30, OutBytesPerSecond: 5e9, BackBytesPerSecond: 5e9}
 	all := families()

@@ -108,6 +108,9 @@ func measure(t *testing.T, dev device.Device, c train.Config, s train.Strategy) 
 
 // TestLeastBudget: the least that the error names is the least that works.
 func TestLeastBudget(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
+	}
 	c := config(nn.GPT2Config{Vocab: 256, Context: 64, Width: 64, Layers: 4, Heads: 4}, 8, 64)
 	info := device.Info{Name: "null", Capacity: 1 << 20, Granularity: 2 << 20, Virtual: true}
 	_, err := plan.Search(context.Background(), info, c, quick)
@@ -128,6 +131,9 @@ func TestLeastBudget(t *testing.T) {
 // TestMoreMemoryIsNeverSlower: along a growing budget the estimate falls, from
 // the thriftiest strategy to the plain one.
 func TestMoreMemoryIsNeverSlower(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
+	}
 	c := config(nn.GPT2Config{Vocab: 256, Context: 128, Width: 64, Layers: 6, Heads: 4}, 12, 128)
 	last, plain := 0.0, false
 	for capacity := uint64(10 << 20); !plain; capacity += 2 << 20 {

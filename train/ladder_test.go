@@ -55,12 +55,12 @@ func (s *shared) Free(p device.Ptr) error {
 // weights in the middle of a run, and gives it back: the losses stay the same,
 // the events tell what was done, and in the end the steps run as planned again.
 func TestMemoryTakenAway(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("under the race detector memory comes in segments too large to take half of them away")
+	}
 	c := config()
 	c.GPT2.Width, c.GPT2.Layers = 64, 6
 	c.Batch, c.Seq, c.GPT2.Context, c.Schedule.Steps = 8, 64, 64, 32
-	if invariant.Enabled { // checking them takes its time
-		c.GPT2.Width, c.GPT2.Layers, c.Batch = 32, 4, 4
-	}
 	want := losses(t, newRun(t, c, c.Plain()))
 	dev := &shared{Device: host(t), limit: math.MaxUint64, sizes: map[device.Ptr]uint64{}}
 	tr, err := train.New(dev, c, c.Plain())
