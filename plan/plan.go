@@ -168,14 +168,12 @@ func layout(mem *alloc.Allocator) (digest [sha256.Size]byte) {
 // unlimited is a capacity that no step reaches.
 const unlimited = 1 << 46
 
-// choose takes the fastest trial that fits; of equally fast ones the smallest.
-func (p *Plan) choose() bool {
-	for _, t := range p.Tried {
-		if t.Fits && (!p.Chosen.Fits || t.Seconds < p.Chosen.Seconds) {
-			p.Chosen = t
-		}
+// add enters a trial, and takes it if it fits and is faster than all before.
+func (p *Plan) add(t Trial) {
+	p.Tried = append(p.Tried, t)
+	if t.Fits && (!p.Chosen.Fits || t.Seconds < p.Chosen.Seconds) {
+		p.Chosen = t
 	}
-	return p.Chosen.Fits
 }
 
 // microBatches lists the sizes of micro-batches for a step of c, the greatest

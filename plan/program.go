@@ -111,7 +111,8 @@ func (p *program) schedule(plan *remat.Plan) *tensor.Schedule {
 			copies[w.Value] = append(copies[w.Value], w)
 		}
 	}
-	reads := p.reads(plan.Schedule(&p.Program), copies)
+	steps, of := plan.Schedule(&p.Program), p.recorded()
+	reads := p.reads(steps, of, copies)
 	s := &tensor.Schedule{}
 	for i, op := range p.record.Ops {
 		if op.Back {
@@ -123,7 +124,7 @@ func (p *program) schedule(plan *remat.Plan) *tensor.Schedule {
 		}
 		s.Waits = append(s.Waits, w)
 	}
-	p.send(s, plan)
+	p.moves(s, plan.Moves, steps, of)
 	return s
 }
 
@@ -137,13 +138,12 @@ func (p *program) value(i int) int {
 	return -1
 }
 
-// reads counts the reads that each copy of each value serves.
-func (p *program) reads(steps []int, copies [][]remat.Window) [][]int {
+// reads counts the reads that each copy of each value serves; of is recorded's.
+func (p *program) reads(steps, of []int, copies [][]remat.Window) [][]int {
 	reads := make([][]int, len(copies))
 	for v := range reads {
 		reads[v] = make([]int, len(copies[v]))
 	}
-	of := p.recorded()
 	ran := make([]bool, len(p.Ops))
 	for k, op := range steps {
 		i := of[op]
@@ -181,10 +181,10 @@ func (p *program) recorded() []int {
 	return of
 }
 
-// send enters the values that the plan moves away, and before which operation
-// of backward each comes back.
-func (p *program) send(s *tensor.Schedule, plan *remat.Plan) {
-	steps, back, of := plan.Schedule(&p.Program), 0, p.recorded()
+// moves enters the values that are moved away, and before which operation of
+// backward each comes back.
+func (p *program) moves(s *tensor.Schedule, moves []remat.Move, steps, of []int) {
+	back := 0
 	before := make([]int, len(steps)+1) // operations of backward before each step
 	for k, op := range steps {
 		before[k] = back
@@ -193,7 +193,7 @@ func (p *program) send(s *tensor.Schedule, plan *remat.Plan) {
 		}
 	}
 	before[len(steps)] = back
-	for _, m := range plan.Moves {
+	for _, m := range moves {
 		w := &s.Waits[p.record.Ops[p.record.Values[m.Value].Op].Node]
 		w.Away = true
 		w.Fetch = append(w.Fetch, before[m.Back])

@@ -72,7 +72,7 @@ func Search(ctx context.Context, info device.Info, c train.Config, o Options) (*
 			break
 		}
 	}
-	if !p.choose() {
+	if !p.Chosen.Fits {
 		return nil, tooSmall(ctx, info, c, sizes[len(sizes)-1], o.briefly())
 	}
 	return p, p.refine(ctx, info, c, o)
@@ -113,12 +113,12 @@ func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, micro 
 	if err != nil {
 		return false, err
 	}
-	p.Tried = append(p.Tried, plain)
+	p.add(plain)
 	if plain.Fits {
 		return true, nil
 	}
 	free, err := Try(info, unlimited, c, s, o)
-	if err != nil || p.choose() && free.Seconds >= p.Chosen.Seconds {
+	if err != nil || p.Chosen.Fits && free.Seconds >= p.Chosen.Seconds {
 		return true, err
 	}
 	prog, err := record(info, c, micro, o)
@@ -132,7 +132,7 @@ func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, micro 
 		best, err = prog.solve(ctx, info, c, micro, o.briefly())
 	}
 	if err == nil && best.Fits {
-		p.Tried = append(p.Tried, best)
+		p.add(best)
 	}
 	return false, ignoreNone(err)
 }

@@ -178,10 +178,7 @@ func (c Config) Fingerprint() string {
 }
 
 // Allows says what in a strategy c does not allow, if anything.
-func (c Config) Allows(s Strategy) error { return s.check(c) }
-
-// check says what in a strategy c does not allow.
-func (s Strategy) check(c Config) error {
+func (c Config) Allows(s Strategy) error {
 	if s.MicroBatch < 1 || c.Batch%s.MicroBatch != 0 || s.Recompute < 0 || s.Recompute > c.Blocks() {
 		return fmt.Errorf("strategy %+v does not fit a batch of %d and %d blocks", s, c.Batch, c.Blocks())
 	}

@@ -51,7 +51,7 @@ func New(dev device.Device, c Config, s Strategy) (*Trainer, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := s.check(c); err != nil {
+	if err := c.Allows(s); err != nil {
 		return nil, err
 	}
 	mem, err := alloc.New(dev, alloc.Options{StackDepth: stackDepth})
