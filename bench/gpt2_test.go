@@ -76,11 +76,9 @@ func trainGPT2() error {
 		}
 		fmt.Println(time.Since(start).Seconds())
 	}
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+	if err := printMaxRSS(); err != nil {
 		return err
 	}
-	fmt.Println("maxrss", usage.Maxrss*1024)
 	return t.Close()
 }
 
@@ -145,4 +143,14 @@ func measure(b *testing.B, cmd *exec.Cmd) {
 	slices.Sort(seconds)
 	b.ReportMetric(seconds[len(seconds)/2], "s/step")
 	b.ReportMetric(0, "ns/op")
+}
+
+// printMaxRSS ends what a child prints: the most memory that it had resident.
+func printMaxRSS() error {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		return err
+	}
+	fmt.Println("maxrss", usage.Maxrss*1024)
+	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"syscall"
 	"testing"
 	"time"
 
@@ -129,10 +128,5 @@ func trainModel(open func(rt *tensor.Runtime) (job, error)) error {
 		}
 		fmt.Println(time.Since(start).Seconds())
 	}
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		return err
-	}
-	fmt.Println("maxrss", usage.Maxrss*1024)
-	return nil
+	return printMaxRSS()
 }
