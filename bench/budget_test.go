@@ -259,7 +259,7 @@ func (e *entry) open(c train.Config) error {
 	}
 	e.trainer.Strict = true
 	e.close = func() error { return errors.Join(e.trainer.Close(), dev.Close()) }
-	if _, away := e.trial.Strategy.Values.Count(); away == 0 {
+	if !e.trial.Strategy.Away() {
 		return nil
 	}
 	place, err := spill.Memory(outside.Bytes)
@@ -268,7 +268,7 @@ func (e *entry) open(c train.Config) error {
 	}
 	end := e.close
 	e.close = func() error { return errors.Join(end(), place.Close()) }
-	return e.trainer.UseStore(place)
+	return e.trainer.UseStore(place, nil)
 }
 
 // numbers is a random batch.

@@ -3,7 +3,6 @@ package bench
 import (
 	"errors"
 	"math"
-	"slices"
 
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/tensor"
@@ -15,27 +14,11 @@ func everyBlock(g *group, micro int) train.Strategy {
 	return train.Strategy{MicroBatch: micro, Recompute: g.c.Blocks()}
 }
 
-// segments cuts the forward pass into √blocks parts, near to equal numbers of
-// operations where the least memory crosses, and keeps of each what others read
-// (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
+// segments cuts the forward pass into √blocks parts and keeps of each what others
+// read (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
 func segments(g *group, micro int) train.Strategy {
-	r := g.record(micro)
 	n := int(math.Round(math.Sqrt(float64(g.c.Blocks()))))
-	cuts := cutsOf(r, n)
-	segment := func(op int) int {
-		at, _ := slices.BinarySearch(cuts, op+1)
-		return at
-	}
-	outside := make([]bool, len(r.Values)) // a value is read by another segment
-	forwardReads(r, func(value, op int) {
-		outside[value] = outside[value] || segment(op) != segment(r.Values[value].Op)
-	})
-	return train.Strategy{MicroBatch: micro, Values: scheduleOf(r, func(v int, w *tensor.Wait) {
-		w.Reads = []int{math.MaxInt}
-		if !outside[v] && r.Ops[r.Values[v].Op].Remade {
-			w.Reads = []int{0, math.MaxInt}
-		}
-	})}
+	return train.Strategy{MicroBatch: micro, Values: g.record(micro).Segments(n)}
 }
 
 // allAway moves every value that backward reads away, and brings it back an
@@ -86,55 +69,9 @@ func (g *group) record(micro int) *tensor.Record {
 	return r
 }
 
-// forwardReads tells of every value that is read by an operation's second run or
-// by its backward.
-func forwardReads(r *tensor.Record, tell func(value, op int)) {
-	of := map[int]int{} // the operation of a node
-	for i, op := range r.Ops {
-		values := op.From
-		if !op.Back {
-			of[op.Node] = i
-		} else {
-			i, values = of[op.Node], op.Reads
-		}
-		for _, v := range values {
-			tell(v, i)
-		}
-	}
-}
-
-// cutsOf gives the operations before which the forward pass is cut.
-func cutsOf(r *tensor.Record, n int) (cuts []int) {
-	forward := slices.IndexFunc(r.Ops, func(op tensor.RecordedOp) bool { return op.Back })
-	last := make([]int, len(r.Values)) // operation that reads a value last
-	forwardReads(r, func(value, op int) { last[value] = max(last[value], op) })
-	crossing := func(cut int) (bytes int64) {
-		for v, value := range r.Values {
-			if value.Op < cut && last[v] >= cut {
-				bytes += value.Bytes
-			}
-		}
-		return bytes
-	}
-	for i := 1; i < n; i++ {
-		best := i * forward / n
-		for d := range forward / (3 * n) {
-			for _, cut := range []int{i*forward/n - d, i*forward/n + d} {
-				if crossing(cut) < crossing(best) {
-					best = cut
-				}
-			}
-		}
-		cuts = append(cuts, best)
-	}
-	return cuts
-}
-
-// scheduleOf is a schedule for the record, with the waits of the values that are
-// read set by set.
+// scheduleOf is a schedule for the record, with the waits of the values set by
+// set.
 func scheduleOf(r *tensor.Record, set func(value int, w *tensor.Wait)) *tensor.Schedule {
-	read := make([]bool, len(r.Values))
-	forwardReads(r, func(value, _ int) { read[value] = true })
 	s := &tensor.Schedule{}
 	for _, op := range r.Ops {
 		if !op.Back {
@@ -142,9 +79,7 @@ func scheduleOf(r *tensor.Record, set func(value int, w *tensor.Wait)) *tensor.S
 		}
 	}
 	for v, value := range r.Values {
-		if read[v] {
-			set(v, &s.Waits[r.Ops[value.Op].Node])
-		}
+		set(v, &s.Waits[r.Ops[value.Op].Node])
 	}
 	return s
 }

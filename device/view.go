@@ -41,3 +41,7 @@ func (p Ptr) pointer() unsafe.Pointer {
 
 // address is the reverse of pointer.
 func address(p unsafe.Pointer) Ptr { return Ptr(uintptr(p)) }
+
+// Addr is the address of memory of this program, outside of Go's heap or kept
+// alive by the caller, for streams of a host device.
+func Addr(b []byte) Ptr { return address(unsafe.Pointer(unsafe.SliceData(b))) }

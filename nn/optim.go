@@ -10,6 +10,9 @@ type Optimizer struct {
 	Steps int                     // done so far
 	Decay func(p *Parameter) bool // whether weight decay is for p; nil: it is for all
 
+	// OnUpdate, if not nil, is told of every parameter once its update is queued.
+	OnUpdate func(p *Parameter)
+
 	params []*Parameter
 	states [][]*tensor.Tensor // for each parameter, in the order of Rule.states
 }
@@ -50,6 +53,9 @@ func (o *Optimizer) Step(lr float64, scale *tensor.Tensor) {
 	for i, p := range o.params {
 		if p.Grad() != nil {
 			o.rule(p).update(p.Tensor, o.states[i], step{lr, o.Steps, scale})
+			if o.OnUpdate != nil {
+				o.OnUpdate(p)
+			}
 		}
 	}
 }

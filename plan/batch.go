@@ -79,18 +79,28 @@ func largest(ctx context.Context, info device.Info, c train.Config, limit int, a
 }
 
 // inOnePiece tries a step without micro-batches.
-func inOnePiece(ctx context.Context, info device.Info, c train.Config, again bool, o Options) (Trial, error) {
-	t, err := Try(info, info.Capacity, c, c.Plain(), o)
-	if err != nil || t.Fits || !again {
-		return t, err
+func inOnePiece(ctx context.Context, info device.Info, c train.Config, again bool, o Options) (t Trial, err error) {
+	for _, s := range o.outside(c, c.Batch) {
+		if t, err = Try(info, info.Capacity, c, s, o); err != nil || t.Fits && o.room(t) {
+			return t, err
+		}
 	}
-	prog, err := record(info, c, c.Batch, o)
-	if err != nil {
-		return t, err
+	for _, s := range o.outside(c, c.Batch) {
+		if !again {
+			break
+		}
+		free, err := Try(info, unlimited, c, s, o)
+		if err != nil || !o.room(free) {
+			return Trial{}, err
+		}
+		prog, err := record(info, c, free, o)
+		if err != nil {
+			return Trial{}, err
+		}
+		best, err := prog.solve(ctx, info, c, s, o)
+		if err == nil && best.Fits && o.room(best) || ignoreNone(err) != nil {
+			return best, ignoreNone(err)
+		}
 	}
-	best, err := prog.solve(ctx, info, c, c.Batch, o)
-	if err != nil || !best.Fits {
-		return t, ignoreNone(err)
-	}
-	return best, nil
+	return Trial{}, nil
 }

@@ -36,7 +36,7 @@ func Calibrate(dev device.Device, c train.Config, s train.Strategy) (r Rates, er
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
 	t.Strict = true
-	if err := t.UseStore(heap{}); err != nil {
+	if err := t.UseStore(heap{}, nil); err != nil {
 		return r, err
 	}
 	batch := randomBatch(c)

@@ -1,9 +1,12 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"math"
+	"slices"
 	"strings"
 
 	"github.com/headroom-go/headroom/device"
@@ -14,14 +17,29 @@ import (
 
 // Curve gives the fastest strategies with micro-batches of the given size for
 // budgets from the plain step's down to the least that is found: time against
-// memory, in at most so many points, the one with the most memory first. Each
-// is measured on a null device without a limit.
+// memory, the one with the most memory first. They are the best of so many for
+// each of what may be outside the device, and each is measured on a null device
+// without a limit.
 func Curve(ctx context.Context, info device.Info, c train.Config, micro, points int, o Options) ([]Trial, error) {
-	plain, err := Try(info, unlimited, c, train.Strategy{MicroBatch: micro}, o)
-	if err != nil {
+	var all []Trial
+	for _, s := range o.outside(c, micro) {
+		trials, err := curve(ctx, info, c, s, points, o)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, trials...)
+	}
+	return frontier(all), nil
+}
+
+// curve gives the strategies that are s with values made again or moved away,
+// s itself first.
+func curve(ctx context.Context, info device.Info, c train.Config, s train.Strategy, points int, o Options) ([]Trial, error) {
+	plain, err := Try(info, unlimited, c, s, o)
+	if err != nil || !o.room(plain) {
 		return nil, err
 	}
-	prog, err := record(info, c, micro, o)
+	prog, err := record(info, c, plain, o)
 	if err != nil {
 		return nil, err
 	}
@@ -38,13 +56,33 @@ func Curve(ctx context.Context, info device.Info, c train.Config, micro, points 
 		if p == nil {
 			break
 		}
-		t, err := Try(info, unlimited, c, train.Strategy{MicroBatch: micro, Values: prog.schedule(p)}, o)
+		s.Values = prog.schedule(p)
+		t, err := Try(info, unlimited, c, s, o)
 		if err != nil {
 			return nil, err
 		}
-		trials = append(trials, t)
+		if prog.addCopies(&t, p, c.Batch/s.MicroBatch); o.room(t) {
+			trials = append(trials, t)
+		}
 	}
 	return trials, nil
+}
+
+// frontier keeps of trials the first, and those that are faster than all with as
+// little memory or less.
+func frontier(trials []Trial) []Trial {
+	rest := trials[1:]
+	slices.SortStableFunc(rest, func(a, b Trial) int {
+		return cmp.Or(cmp.Compare(a.PeakBytes, b.PeakBytes), cmp.Compare(a.Seconds, b.Seconds))
+	})
+	best := math.Inf(1)
+	rest = slices.DeleteFunc(rest, func(t Trial) bool {
+		slower := t.Seconds >= best || t.PeakBytes >= trials[0].PeakBytes
+		best = min(best, t.Seconds)
+		return slower
+	})
+	slices.Reverse(rest)
+	return trials[:1+len(rest)]
 }
 
 // Sizes of the picture of a curve, in its own units.

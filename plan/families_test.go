@@ -235,7 +235,7 @@ func lossesOf(t *testing.T, dev device.Device, c train.Config, trial plan.Trial)
 		t.Fatal(err)
 	}
 	tr.Strict = true
-	if err := tr.UseStore(goMemory{}); err != nil {
+	if err := tr.UseStore(goMemory{}, nil); err != nil {
 		t.Fatal(err)
 	}
 	batch := c.NewBatch()

@@ -67,17 +67,23 @@ const maxTrialSteps = 32
 func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o Options) (Trial, error) {
 	trial := Trial{Strategy: s, Description: c.Describe(s)}
 	rates := o.rates(info)
+	count := func(l *device.Launch, seconds float64) {
+		trial.Flops += l.Flops
+		trial.Bytes += l.Bytes
+		trial.Seconds += seconds
+	}
 	dev, err := device.OpenNull(device.NullOptions{Capacity: capacity, Virtual: info.Virtual, Alias: info.Alias, Granularity: info.Granularity,
-		OnLaunch: func(l *device.Launch) {
-			trial.Flops += l.Flops
-			trial.Bytes += l.Bytes
-			trial.Seconds += rates.seconds(l)
-		}})
+		OnLaunch: func(l *device.Launch) { count(l, rates.seconds(l)) }})
 	if err != nil {
 		return trial, err
 	}
 	store := &books{}
-	peak, reserved, err := run(dev, c, s, store, func() { trial.Flops, trial.Bytes, trial.Seconds = 0, 0, 0 })
+	host, err := openOutside(info, o, count)
+	if err != nil {
+		return trial, errors.Join(err, dev.Close())
+	}
+	defer host.Close()
+	peak, reserved, err := run(dev, host, c, s, store, func() { trial.Flops, trial.Bytes, trial.Seconds = 0, 0, 0 })
 	if errors.Is(err, device.ErrOutOfMemory) {
 		return Trial{Strategy: s, Description: trial.Description}, dev.Close()
 	}
@@ -88,16 +94,33 @@ func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o 
 	return trial, dev.Close()
 }
 
+// openOutside opens the device of the memory outside info's, which computes as
+// a host does. Copies to it and back take what o.Away says.
+func openOutside(info device.Info, o Options, count func(l *device.Launch, seconds float64)) (device.Device, error) {
+	rates := HostRates(1)
+	if info.Kind != device.CUDA {
+		rates = o.rates(info)
+	}
+	return device.OpenNull(device.NullOptions{Capacity: unlimited, Granularity: info.Granularity,
+		OnLaunch: func(l *device.Launch) {
+			seconds := rates.seconds(l)
+			if a := o.Away; a.Bytes > 0 && l.Kernel.Name == "copy" { // as many go as come
+				seconds = float64(l.Bytes) / 4 * (1/a.OutBytesPerSecond + 1/a.BackBytesPerSecond)
+			}
+			count(l, seconds)
+		}})
+}
+
 // run trains until memory repeats itself and returns the peaks of live and
 // reserved memory; it calls begin before each step.
-func run(dev device.Device, c train.Config, s train.Strategy, store *books, begin func()) (peak, reserved uint64, err error) {
+func run(dev, host device.Device, c train.Config, s train.Strategy, store *books, begin func()) (peak, reserved uint64, err error) {
 	t, err := train.New(dev, c, s)
 	if err != nil {
 		return 0, 0, err
 	}
 	t.Strict = true
-	if _, away := s.Values.Count(); away > 0 {
-		if err := t.UseStore(store); err != nil {
+	if s.Away() {
+		if err := t.UseStore(store, host); err != nil {
 			return 0, 0, errors.Join(err, t.Close())
 		}
 	}

@@ -21,7 +21,8 @@ type program struct {
 	remat.Program
 	record *tensor.Record
 	plain  float64 // seconds of a step with all values kept
-	ops    []int   // of the record's operations, their places in Ops
+	as     tensor.AwayForm
+	ops    []int // of the record's operations, their places in Ops
 }
 
 // newProgram translates a record, whose operation i takes seconds[i].
@@ -114,6 +115,9 @@ func (p *program) schedule(plan *remat.Plan) *tensor.Schedule {
 	steps, of := plan.Schedule(&p.Program), p.recorded()
 	reads := p.reads(steps, of, copies)
 	s := &tensor.Schedule{}
+	if len(plan.Moves) > 0 {
+		s.AwayAs = p.as
+	}
 	for i, op := range p.record.Ops {
 		if op.Back {
 			break

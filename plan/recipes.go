@@ -12,20 +12,23 @@ import (
 // Near the least budget, where most of the memory is not in values, one may fit
 // where no plan is found; and the solver moves only what hides beside operations.
 
-// recipes lists those for micro-batches of the given size: every block keeps its
-// input alone; every value waits outside the device.
-func (p *program) recipes(c train.Config, micro int, o Options) []train.Strategy {
-	list := []train.Strategy{{MicroBatch: micro, Recompute: c.Blocks()}}
-	if o.Away.Bytes > 0 {
-		list = append(list, train.Strategy{MicroBatch: micro, Values: p.allAway()})
+// recipes lists those that are s besides: every block keeps its input alone;
+// every value waits outside the device.
+func (p *program) recipes(c train.Config, s train.Strategy, o Options) []train.Strategy {
+	blocks, away := s, s
+	blocks.Values, blocks.Recompute = nil, c.Blocks()
+	if o.Away.Bytes == 0 {
+		return []train.Strategy{blocks}
 	}
-	return list
+	away.Values = p.allAway()
+	away.Values.AwayAs = p.as
+	return []train.Strategy{blocks, away}
 }
 
 // tryRecipe tries a recipe and estimates what copies take that don't hide.
 func (p *program) tryRecipe(info device.Info, c train.Config, s train.Strategy, o Options) (Trial, error) {
 	t, err := Try(info, info.Capacity, c, s, o)
-	if t.AwayBytes > o.Away.Bytes {
+	if !o.room(t) {
 		return Trial{}, err
 	}
 	if s.Values != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/remat"
+	"github.com/headroom-go/headroom/tensor"
 	"github.com/headroom-go/headroom/train"
 )
 
@@ -25,6 +26,10 @@ import (
 // A smaller micro-batch takes longer even without a plan, so the search ends
 // with the first that is slower so than what was found. Until then searches are
 // brief; the longer one is for the size that was chosen.
+//
+// Where there is room outside the device, all this is done again with the
+// optimizer there, and once more with gradients there between micro-batches:
+// each leaves more of the device to values, and takes longer.
 
 // Options of a search. The zero value is the default.
 type Options struct {
@@ -48,6 +53,13 @@ type Away struct {
 	Bytes              uint64  // room there
 	OutBytesPerSecond  float64 // of copies from the device
 	BackBytesPerSecond float64
+	As                 tensor.AwayForm // of saved values; other than exact, losses change
+}
+
+// times is how many values go in the time of an exact one.
+func (a Away) times() float64 {
+	const many = 1 << 10
+	return 4 * many / float64(a.As.Bytes(many))
 }
 
 // Search finds, for a step of c on a device with info's properties and
@@ -62,18 +74,20 @@ func Search(ctx context.Context, info device.Info, c train.Config, o Options) (*
 	if p.Plain, err = Try(info, unlimited, c, c.Plain(), o); err != nil {
 		return nil, err
 	}
-	sizes := microBatches(c)
-	for _, micro := range sizes {
-		done, err := p.fit(ctx, info, c, micro, o)
-		if err != nil {
+	for place := range o.outside(c, 0) {
+		if err := p.fitAny(ctx, info, c, place, o); err != nil {
 			return nil, err
 		}
-		if done {
+		if p.Tried[0].Fits {
 			break
 		}
 	}
 	if !p.Chosen.Fits {
-		return nil, tooSmall(ctx, info, c, sizes[len(sizes)-1], o.briefly())
+		least, err := leastTrial(info, c, o)
+		if err != nil {
+			return nil, err
+		}
+		return nil, tooSmall(ctx, info, c, least, o.briefly())
 	}
 	return p, p.refine(ctx, info, c, o)
 }
@@ -84,52 +98,100 @@ func (p *Plan) refine(ctx context.Context, info device.Info, c train.Config, o O
 	if before.Strategy.Values == nil || o.Work > 0 {
 		return nil
 	}
-	micro := before.Strategy.MicroBatch
-	free, err := Try(info, unlimited, c, train.Strategy{MicroBatch: micro}, o)
+	s := before.Strategy
+	s.Values = nil
+	free, err := Try(info, unlimited, c, s, o)
 	if err != nil {
 		return err
 	}
-	prog, err := record(info, c, micro, o)
+	prog, err := record(info, c, free, o)
 	if err != nil {
 		return err
 	}
-	prog.plain = free.Seconds
-	better, err := prog.solve(ctx, info, c, micro, o)
-	if err == nil && better.Fits && better.Seconds < before.Seconds && better.AwayBytes <= o.Away.Bytes {
+	better, err := prog.solve(ctx, info, c, s, o)
+	if err == nil && better.Fits && better.Seconds < before.Seconds && o.room(better) {
 		at := slices.IndexFunc(p.Tried, func(t Trial) bool { return t.Strategy == before.Strategy })
 		p.Tried[at], p.Chosen = better, better
 	}
 	return ignoreNone(err)
 }
 
-// fit finds the fastest strategy with micro-batches of the given size, if one
-// fits. It is done when smaller ones can only be slower.
-func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, micro int, o Options) (done bool, err error) {
+// outside lists strategies with micro-batches of that size by what of the
+// training is outside the device, if anything may be: the least and fastest first.
+func (o Options) outside(c train.Config, micro int) []train.Strategy {
+	list := []train.Strategy{{MicroBatch: micro}}
+	if o.Away.Bytes > 0 {
+		list = append(list, train.Strategy{MicroBatch: micro, StateAway: true})
+		if micro < c.Batch {
+			list = append(list, train.Strategy{MicroBatch: micro, StateAway: true, GradientsAway: true})
+		}
+	}
+	return list
+}
+
+// leastTrial is of the strategy that leaves the most room for values: with the
+// smallest micro-batches, and the most outside the device that finds room there.
+func leastTrial(info device.Info, c train.Config, o Options) (least Trial, err error) {
+	sizes := microBatches(c)
+	for _, s := range o.outside(c, sizes[len(sizes)-1]) {
+		t, err := Try(info, unlimited, c, s, o)
+		if err != nil {
+			return t, err
+		}
+		if o.room(t) {
+			least = t
+		}
+	}
+	return least, nil
+}
+
+// room says whether what t moves away finds room.
+func (o Options) room(t Trial) bool { return t.AwayBytes <= o.Away.Bytes }
+
+// fitAny tries micro-batches of every size, the greatest first, with what is at
+// that place in outside's list.
+func (p *Plan) fitAny(ctx context.Context, info device.Info, c train.Config, place int, o Options) error {
+	for _, micro := range microBatches(c) {
+		list := o.outside(c, micro)
+		if place >= len(list) {
+			continue
+		}
+		if done, err := p.fit(ctx, info, c, list[place], o); done || err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fit finds the fastest strategy that is s with values made again or moved, if
+// one fits. It is done when smaller micro-batches can only be slower.
+func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, s train.Strategy, o Options) (done bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	s := train.Strategy{MicroBatch: micro}
 	plain, err := Try(info, info.Capacity, c, s, o)
 	if err != nil {
 		return false, err
+	}
+	if !o.room(plain) {
+		return true, nil
 	}
 	p.add(plain)
 	if plain.Fits {
 		return true, nil
 	}
 	free, err := Try(info, unlimited, c, s, o)
-	if err != nil || p.Chosen.Fits && free.Seconds >= p.Chosen.Seconds {
+	if err != nil || !o.room(free) || p.Chosen.Fits && free.Seconds >= p.Chosen.Seconds {
 		return true, err
 	}
-	prog, err := record(info, c, micro, o)
+	prog, err := record(info, c, free, o)
 	if err != nil {
 		return false, err
 	}
-	prog.plain = free.Seconds
-	best, err := prog.solve(ctx, info, c, micro, o.briefly())
-	if err == nil && best.AwayBytes > o.Away.Bytes {
+	best, err := prog.solve(ctx, info, c, s, o.briefly())
+	if err == nil && !o.room(best) {
 		prog.OutRate, prog.BackRate = 0, 0
-		best, err = prog.solve(ctx, info, c, micro, o.briefly())
+		best, err = prog.solve(ctx, info, c, s, o.briefly())
 	}
 	if err == nil && best.Fits {
 		p.add(best)
@@ -137,15 +199,13 @@ func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, micro 
 	return false, ignoreNone(err)
 }
 
-// solve finds a schedule with which micro-batches of the given size fit info's
-// capacity, or gives a *remat.NoPlanError.
-func (p *program) solve(ctx context.Context, info device.Info, c train.Config, micro int, o Options) (best Trial, err error) {
+// solve finds a schedule with which s fits info's capacity, or gives a
+// *remat.NoPlanError.
+func (p *program) solve(ctx context.Context, info device.Info, c train.Config, s train.Strategy, o Options) (best Trial, err error) {
 	placed := func(plan *remat.Plan) (int64, error) {
-		s := train.Strategy{MicroBatch: micro, Values: p.schedule(plan)}
+		s.Values = p.schedule(plan)
 		if best, err = Try(info, info.Capacity, c, s, o); err != nil || best.Fits {
-			if len(plan.Moves) > 0 { // copies run beside what is computed: what they delay, the plan knows
-				best.Seconds = p.plain + float64(plan.Extra)/1e9*float64(c.Batch/micro)
-			}
+			p.addCopies(&best, plan, c.Batch/s.MicroBatch)
 			return int64(best.ReservedBytes), err
 		}
 		free, err := Try(info, unlimited, c, s, o)
@@ -155,7 +215,7 @@ func (p *program) solve(ctx context.Context, info device.Info, c train.Config, m
 	if err != nil && ignoreNone(err) != nil {
 		return best, err
 	}
-	for _, recipe := range p.recipes(c, micro, o) {
+	for _, recipe := range p.recipes(c, s, o) {
 		trial, failed := p.tryRecipe(info, c, recipe, o)
 		if failed != nil {
 			return best, failed
@@ -167,6 +227,14 @@ func (p *program) solve(ctx context.Context, info device.Info, c train.Config, m
 	return best, err
 }
 
+// addCopies puts into t the time that the plan's copies delay a step of so many
+// micro-batches: they run beside what is computed, and are told to no device.
+func (p *program) addCopies(t *Trial, plan *remat.Plan, micros int) {
+	if len(plan.Moves) > 0 {
+		t.Seconds = p.plain + float64(plan.Extra)/1e9*float64(micros)
+	}
+}
+
 // ignoreNone is err, but nil where only no plan was found.
 func ignoreNone(err error) error {
 	if errors.As(err, new(*remat.NoPlanError)) {
@@ -175,54 +243,38 @@ func ignoreNone(err error) error {
 	return err
 }
 
-// tooSmall finds the least capacity for which a strategy is found, with
-// micro-batches of the given size, to a page.
-func tooSmall(ctx context.Context, info device.Info, c train.Config, micro int, o Options) error {
-	prog, err := record(info, c, micro, o)
+// tooSmall finds the least capacity that the strategy of free fits with values
+// made again or moved: to a page, or to 1/256 where that is more.
+func tooSmall(ctx context.Context, info device.Info, c train.Config, free Trial, o Options) error {
+	prog, err := record(info, c, free, o)
 	if err != nil {
 		return err
 	}
-	small := &TooSmallError{Model: c.Model, BudgetBytes: info.Capacity}
 	unit := max(info.Granularity, 512)
-	fits := func(pages uint64) (bool, error) {
-		in := info
-		in.Capacity = pages * unit
-		best, err := prog.solve(ctx, in, c, micro, o)
-		if err == nil && best.Fits {
-			small.LeastBytes, small.Strategy = in.Capacity, best.Description
-		}
-		return err == nil && best.Fits, ignoreNone(err)
-	}
 	lo := info.Capacity / unit
-	hi := lo
-	for step := uint64(1); ; step *= 2 {
-		hi += step
-		ok, err := fits(hi)
-		if err != nil {
+	hi := max(lo+1, (free.ReservedBytes+unit-1)/unit)
+	small := &TooSmallError{Model: c.Model, BudgetBytes: info.Capacity, LeastBytes: hi * unit, Strategy: free.Description}
+	for hi-lo > max(1, hi/256) {
+		in := info
+		in.Capacity = (lo + hi) / 2 * unit
+		best, err := prog.solve(ctx, in, c, free.Strategy, o)
+		switch {
+		case err == nil && best.Fits && o.room(best):
+			hi = (lo + hi) / 2
+			small.LeastBytes, small.Strategy = in.Capacity, best.Description
+		case ignoreNone(err) != nil:
 			return err
-		}
-		if ok {
-			break
-		}
-		lo = hi
-	}
-	for hi-lo > 1 {
-		mid := (lo + hi) / 2
-		ok, err := fits(mid)
-		if err != nil {
-			return err
-		}
-		if ok {
-			hi = mid
-		} else {
-			lo = mid
+		default:
+			lo = (lo + hi) / 2
 		}
 	}
 	return small
 }
 
-// record runs a step on a null device and gives it as the solver takes it.
-func record(info device.Info, c train.Config, micro int, o Options) (p *program, err error) {
+// record runs a step with the strategy of free, a trial without a limit, on a
+// null device and gives it as the solver takes it.
+func record(info device.Info, c train.Config, free Trial, o Options) (p *program, err error) {
+	s := free.Strategy
 	rates, seconds, now := o.rates(info), []float64(nil), -1
 	dev, err := device.OpenNull(device.NullOptions{Capacity: unlimited, Virtual: info.Virtual, Alias: info.Alias, Granularity: info.Granularity,
 		OnLaunch: func(l *device.Launch) {
@@ -234,16 +286,22 @@ func record(info device.Info, c train.Config, micro int, o Options) (p *program,
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	t, err := train.New(dev, c, train.Strategy{MicroBatch: micro})
+	t, err := train.New(dev, c, s)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
+	if s.StateAway {
+		if err := t.UseStore(&books{}, nil); err != nil {
+			return nil, err
+		}
+	}
 	r, err := t.Record(func(op int) { now, seconds = op, append(seconds, 0) }, c.NewBatch()...)
 	if err != nil {
 		return nil, err
 	}
 	p = newProgram(r, seconds)
-	p.OutRate, p.BackRate = int64(o.Away.OutBytesPerSecond), int64(o.Away.BackBytesPerSecond)
+	p.plain, p.as = free.Seconds, o.Away.As
+	p.OutRate, p.BackRate = int64(o.Away.OutBytesPerSecond*o.Away.times()), int64(o.Away.BackBytesPerSecond*o.Away.times())
 	return p, nil
 }

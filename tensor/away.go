@@ -1,9 +1,11 @@
 package tensor
 
 import (
+	"fmt"
 	"hash/maphash"
 
 	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/internal/kernel"
 	"github.com/headroom-go/headroom/trace"
 )
 
@@ -20,14 +22,75 @@ type Store interface {
 // side, a stream of the device beside the one that computes, so that copies and
 // computation overlap. Both stay the caller's.
 //
-// Memory that is copied is free in the order of the stream that computes, which
-// waits for the copy where it lets go of the memory. So addresses don't depend on
-// how fast copies are, and a peak is the same on every device.
+// Memory that is copied is free at a place in the program (depart), in the order
+// of the stream that computes. So addresses don't depend on how fast copies are,
+// and a peak is the same on every device.
 func (rt *Runtime) UseStore(s Store, side device.Stream) { rt.store, rt.side = s, side }
+
+// AwayForm is how a float32 value is held outside the device. All others are
+// held as they are.
+type AwayForm string
+
+const (
+	AwayExact    AwayForm = ""         // as it is
+	AwayBFloat16 AwayForm = "bfloat16" // half the bytes; relative error at most 2⁻⁸
+	// AwayInt8 is blocks of 64 numbers in 8 bits each, about a quarter of the
+	// bytes; the error is at most 1/254 of the block's greatest (kernel.Pack8).
+	AwayInt8 AwayForm = "int8"
+)
+
+// Validate says whether there is such a form.
+func (f AwayForm) Validate() error {
+	switch f {
+	case AwayExact, AwayBFloat16, AwayInt8:
+		return nil
+	}
+	return fmt.Errorf("values outside the device as %q: want bfloat16 or int8, or nothing for all of their bits", string(f))
+}
+
+// Bytes is what n float32 values take.
+func (f AwayForm) Bytes(n int) int {
+	switch f {
+	case AwayBFloat16:
+		return 2 * n
+	case AwayInt8:
+		return kernel.Pack8Bytes(n)
+	}
+	return 4 * n
+}
+
+// pack gives t, float32 and dense, in form f, on the stream that computes.
+func (f AwayForm) pack(t *Tensor) *Tensor {
+	p := f.room(t.rt, t.Len())
+	if f == AwayBFloat16 {
+		kernel.Scale(t.rt.stream, t.Len(), p.ptr(), t.ptr(), 1, false)
+	} else {
+		kernel.Pack8(t.rt.stream, t.Len(), p.ptr(), t.ptr())
+	}
+	return p
+}
+
+// unpack queues on the side stream that p, in form f, becomes t.
+func (f AwayForm) unpack(t, p *Tensor) {
+	if f == AwayBFloat16 {
+		kernel.Scale(t.rt.side, t.Len(), t.ptr(), p.ptr(), 1, false)
+	} else {
+		kernel.Unpack8(t.rt.side, t.Len(), t.ptr(), p.ptr())
+	}
+}
+
+// room gives memory of the device for n values in form f.
+func (f AwayForm) room(rt *Runtime, n int) *Tensor {
+	if f == AwayBFloat16 {
+		return rt.Empty(BFloat16, trace.Activation, n)
+	}
+	return rt.Empty(Int32, trace.Activation, (f.Bytes(n)+3)/4)
+}
 
 // parcel is a value's copy in the Store.
 type parcel struct {
 	rt       *Runtime
+	form     AwayForm
 	buf      []byte // nil: nothing is copied
 	giveBack func()
 	arrived  device.Event // of the last fetch, until somebody reads
@@ -35,9 +98,16 @@ type parcel struct {
 
 // send queues a copy of t, dense, to the store. Where there is none, or it has
 // no room, it gives nil, and the value stays.
-func (rt *Runtime) send(t *Tensor) *parcel {
+func (rt *Runtime) send(t *Tensor, form AwayForm) *parcel {
 	if rt.store == nil {
 		return nil
+	}
+	if t.dtype != Float32 {
+		form = AwayExact
+	}
+	if form != AwayExact {
+		t = form.pack(t)
+		defer t.drop()
 	}
 	buf, giveBack, err := rt.store.Take(t.Bytes())
 	if err != nil {
@@ -47,21 +117,66 @@ func (rt *Runtime) send(t *Tensor) *parcel {
 	if buf != nil {
 		rt.side.Download(buf, t.ptr().Ptr)
 	}
-	t.st.copied = rt.side.Record()
-	return &parcel{rt: rt, buf: buf, giveBack: giveBack}
+	rt.depart(t)
+	return &parcel{rt: rt, form: form, buf: buf, giveBack: giveBack}
 }
 
 // fetch queues a copy back into new memory.
 func (p *parcel) fetch(shape []int, d DType) *Tensor {
 	rt := p.rt
 	t := rt.Empty(d, trace.Activation, shape...)
+	to := t
+	if p.form != AwayExact {
+		to = p.form.room(rt, t.Len())
+		defer to.drop()
+	}
 	rt.side.Wait(rt.stream.Record())
 	if p.buf != nil {
-		rt.side.Upload(t.ptr().Ptr, p.buf)
+		rt.side.Upload(to.ptr().Ptr, p.buf)
+	}
+	if to != t {
+		p.form.unpack(t, to)
+		rt.depart(to)
 	}
 	p.arrived = rt.side.Record()
 	t.st.copied = p.arrived
 	return t
+}
+
+// departure is memory that the side stream still works with.
+type departure struct {
+	t    *Tensor
+	done device.Event
+}
+
+// mostDepartures bounds how many there are at a time.
+const mostDepartures = 2
+
+// depart keeps t's memory while what the side stream has queued works with it:
+// until that many others have come after it, when what is computed waits for
+// the side stream. So memory is free at a place in the program and not at a
+// moment, and a step takes the same memory whenever copies end.
+func (rt *Runtime) depart(t *Tensor) {
+	if len(rt.departures) == mostDepartures {
+		rt.endDeparture()
+	}
+	t = t.Detach()
+	t.held = true
+	rt.departures = append(rt.departures, departure{t, rt.side.Record()})
+}
+
+func (rt *Runtime) endDeparture() {
+	d := rt.departures[0]
+	rt.departures = append(rt.departures[:0], rt.departures[1:]...)
+	rt.stream.Wait(d.done)
+	d.t.drop()
+}
+
+// endDepartures ends all.
+func (rt *Runtime) endDepartures() {
+	for len(rt.departures) > 0 {
+		rt.endDeparture()
+	}
 }
 
 // arrive lets what is computed from now on wait for the last fetch.

@@ -29,6 +29,8 @@ type Runtime struct {
 	store   Store
 	side    device.Stream // of copies to and from the store
 
+	departures []departure // the oldest first
+
 	handles Tensor // head of the ring of unreleased handles, oldest first
 	serial  uint64 // of the newest handle
 	live    int
@@ -140,6 +142,10 @@ func (rt *Runtime) Try(f func()) (err error) {
 			rt.setMode(noGrad, saver)
 			rt.endRanges(open)
 			rt.dropUnbound()
+			rt.endDepartures()
+			if rt.side != nil {
+				rt.stream.Wait(rt.side.Record())
+			}
 			rt.Rewind(mark)
 			err = errors.Join(r.err, rt.Sync())
 		default:

@@ -14,6 +14,11 @@ type slot struct {
 	shape   []int
 	purpose trace.Purpose
 	grad    *Tensor // dense; nil until the first contribution
+
+	// Of leaves alone, that a Twin looks after.
+	uses   int    // operations not ended yet that read the leaf
+	before func() // called before each contribution; may set grad
+	after  func() // called in backward when no contribution is left to come
 }
 
 func (s *slot) clear() {
@@ -40,6 +45,9 @@ func (s *slot) take() *Tensor {
 // target is the memory to write a contribution into, and whether to add to
 // what is there. Memory that is shared is replaced by a copy first.
 func (s *slot) target() (dst *Tensor, accumulate bool) {
+	if s.before != nil {
+		s.before()
+	}
 	if s.grad != nil && s.grad.st.refs == 1 {
 		return s.grad, true
 	}
@@ -146,6 +154,7 @@ func edgeTo(t *Tensor) edge {
 	case t == nil || !t.NeedsGrad():
 		return edge{}
 	case t.leaf != nil:
+		t.leaf.uses++
 		return edge{to: t.leaf}
 	}
 	t.node.refs++
@@ -212,8 +221,11 @@ func (n *node) end() {
 	n.saved, n.inputs, n.again, n.remade = nil, nil, nil, nil
 	n.result.clear()
 	for _, e := range inputs {
-		if e.node != nil {
+		switch {
+		case e.node != nil:
 			e.node.unref()
+		case e.to != nil:
+			e.to.uses--
 		}
 	}
 }
@@ -286,7 +298,18 @@ func (n *node) step(ready *nodeHeap) {
 	}
 	if !rt.retain {
 		n.backward = nil
+		inputs := n.inputs
 		n.end()
+		for _, e := range inputs {
+			e.complete()
+		}
+	}
+}
+
+// complete tells a leaf that its gradient is, where e was the last to add to it.
+func (e edge) complete() {
+	if s := e.to; e.node == nil && s != nil && s.uses == 0 && s.grad != nil && s.after != nil {
+		s.after()
 	}
 }
 

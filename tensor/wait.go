@@ -27,7 +27,8 @@ import (
 // values, chosen operations, whole blocks that keep but their input.
 //
 // A Schedule is a hint about memory. Where the program departs from it, values
-// are kept longer or made again more often, and are the same.
+// are kept longer or made again more often, and are the same. Only with AwayAs
+// are those that come back others, in the bits that were left out.
 
 // Schedule says how the results of a program's operations wait for backward.
 type Schedule struct {
@@ -36,6 +37,9 @@ type Schedule struct {
 	// Online lets values go besides, when the allocator has no memory left
 	// (evict.go).
 	Online bool `json:"online,omitempty"`
+
+	// AwayAs is the form in which float32 values wait outside the device.
+	AwayAs AwayForm `json:"away_as,omitempty"`
 }
 
 // Wait is how the result of one operation waits. A Wait without Reads leaves
@@ -71,6 +75,9 @@ func (s *Schedule) Validate() error {
 	if s == nil {
 		return nil
 	}
+	if err := s.AwayAs.Validate(); err != nil {
+		return err
+	}
 	for i, w := range s.Waits {
 		if w.Reads != nil && len(w.Reads) == 0 || len(w.Fetch) > 0 && !w.Away || len(w.Fetch) >= max(1, len(w.Reads)) && len(w.Fetch) > 0 {
 			return fmt.Errorf("operation %d (%s) has %d copies and fetches %d (away: %v): want a copy at least, and no more fetched than follow the first", i, w.Op, len(w.Reads), len(w.Fetch), w.Away)
@@ -91,17 +98,19 @@ func (s *Schedule) Validate() error {
 // waiting as s says.
 func (rt *Runtime) Follow(s *Schedule, f func()) {
 	defer func(w *waiting) { rt.waiting = w }(rt.waiting)
-	rt.waiting = &waiting{waits: s.Waits, online: s.Online, fetches: map[int][]*home{}}
+	rt.waiting = &waiting{waits: s.Waits, online: s.Online, form: s.AwayAs, fetches: map[int][]*home{}}
 	if s.Online {
 		defer rt.mem.OnShortage(rt.waiting.evict)()
 	}
 	f()
+	rt.endDepartures()
 }
 
 // waiting is a program that runs under a Schedule or a Record.
 type waiting struct {
 	waits   []Wait
 	online  bool
+	form    AwayForm
 	record  *Record // nil under a Schedule
 	ops     int     // recorded so far
 	back    int     // operations that backward has come to
@@ -207,7 +216,7 @@ func (h *home) join(t *Tensor, weak bool) {
 	}
 	whole := t.view(h.shape, denseStrides(h.shape), 0)
 	if h.maker.wait.Away {
-		if h.away = rt.send(whole); h.away != nil {
+		if h.away = rt.send(whole, rt.waiting.form); h.away != nil {
 			rt.waiting.fetch(h)
 		}
 	}
@@ -265,6 +274,9 @@ func (h *home) bring() {
 
 func (h *home) letGo() {
 	if h.value != nil {
+		if h.away != nil {
+			h.away.arrive()
+		}
 		h.value.drop()
 		h.value = nil
 	}

@@ -192,6 +192,7 @@ func (t *Trainer) Restore(c *Checkpoint) error {
 		return fmt.Errorf("checkpoint of step %d: %w", c.State.Step, err)
 	}
 	t.opt.Steps, t.precision = c.State.Step, c.State.Precision
+	t.outside.weightsChanged()
 	return nil
 }
 
@@ -205,5 +206,6 @@ func (t *Trainer) LoadWeights(path string) error {
 	if err := nn.LoadState(f, nn.State(t.model.Module)); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	t.outside.weightsChanged()
 	return nil
 }

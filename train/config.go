@@ -107,7 +107,8 @@ func (c Config) rule() nn.Rule {
 // Strategy is how a step is made to fit. It changes memory and time, and no
 // result: the losses are the same bit for bit under recompute, and up to the
 // order of additions under micro-batches (and, where there is dropout, to which
-// values it drops).
+// values it drops). Values.AwayAs alone, off by default, changes gradients by what
+// its form leaves out.
 type Strategy struct {
 	MicroBatch int `json:"micro_batch"` // sequences computed at once; divides the batch
 	Recompute  int `json:"recompute"`   // the first so many blocks keep only their input for backward
@@ -115,6 +116,20 @@ type Strategy struct {
 	// Values says how single values wait for backward: which are made again, which
 	// wait outside the device. It is of a micro-batch; nil: all are kept.
 	Values *tensor.Schedule `json:"values,omitempty"`
+
+	// StateAway keeps the optimizer's state outside the device, where the weights
+	// are updated; each gradient goes there when the last micro-batch has
+	// completed it. GradientsAway, which needs StateAway, lets gradients wait
+	// there between micro-batches, too (outside.go).
+	StateAway     bool `json:"state_away,omitempty"`
+	GradientsAway bool `json:"gradients_away,omitempty"`
+}
+
+// Away says whether anything waits outside the device, for which the trainer
+// needs UseStore.
+func (s Strategy) Away() bool {
+	_, away := s.Values.Count()
+	return away > 0 || s.StateAway
 }
 
 // Plain is the strategy of a step that does nothing to save memory.
@@ -154,7 +169,16 @@ func (c Config) Describe(s Strategy) string {
 		text += fmt.Sprintf(", %d values made again", again)
 		if away > 0 {
 			text += fmt.Sprintf(", %d moved away", away)
+			if as := s.Values.AwayAs; as != tensor.AwayExact {
+				text += fmt.Sprintf(" as %s", as)
+			}
 		}
+	}
+	switch {
+	case s.GradientsAway:
+		text += ", optimizer and gradients outside the device"
+	case s.StateAway:
+		text += ", optimizer outside the device"
 	}
 	if s.Values != nil && s.Values.Online {
 		text += ", values let go as memory runs out"
@@ -184,6 +208,9 @@ func (c Config) Allows(s Strategy) error {
 	}
 	if err := s.Values.Validate(); err != nil {
 		return fmt.Errorf("strategy: %w", err)
+	}
+	if s.GradientsAway && !s.StateAway {
+		return fmt.Errorf("strategy %+v: gradients wait outside the device only where the optimizer's state does", s)
 	}
 	if s.MicroBatch < c.Batch && !c.Divisible() {
 		return fmt.Errorf("micro-batches of %d: model %s normalises over the whole batch of %d", s.MicroBatch, c.Model, c.Batch)

@@ -44,7 +44,7 @@ func (t *Trainer) strategyAt(rung int) (Strategy, bool) {
 	}
 	online := tensor.Schedule{Online: true}
 	if rung == 1 && s.Values != nil {
-		online.Waits = s.Values.Waits
+		online.Waits, online.AwayAs = s.Values.Waits, s.Values.AwayAs
 	}
 	s.Values = &online
 	most := s.MicroBatch >> (rung - 1)

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -27,6 +28,8 @@ type Trainer struct {
 	model  model
 	opt    *nn.Optimizer
 	fields []Field
+
+	outside *outside // under StateAway, from UseStore on
 
 	ladder    ladder
 	precision nn.Precision
@@ -74,11 +77,18 @@ func (t *Trainer) build() {
 	defer t.mem.SetSink(nil, 0) // stacks are recorded for what lives as long as the run
 	t.job, _ = t.Config.job()
 	t.model = t.job.build(t.rt, t.around)
-	t.opt = nn.NewOptimizer(t.model.Parameters(), t.Config.rule())
-	t.opt.Decay = nn.DecaysMatrices
+	if t.opt = new(nn.Optimizer); !t.Strategy.StateAway { // else UseStore makes it
+		t.opt = t.optimizer(t.model.Parameters())
+	}
 	for _, b := range t.buffers() {
 		t.before = append(t.before, make([]float32, b.Len()))
 	}
+}
+
+func (t *Trainer) optimizer(of []*nn.Parameter) *nn.Optimizer {
+	o := nn.NewOptimizer(of, t.Config.rule())
+	o.Decay = nn.DecaysMatrices
+	return o
 }
 
 // buffers are the model's arrays that are no parameters.
@@ -99,23 +109,32 @@ func (t *Trainer) around(i int, x *tensor.Tensor, block func(*tensor.Tensor) *te
 
 // abandon frees everything after the model could not be built.
 func (t *Trainer) abandon(cause error) error {
-	err := errors.Join(cause, t.rt.Sync(), t.mem.Close(), t.rt.Stream().Close())
+	err := errors.Join(cause, t.rt.Sync(), t.outside.close(), t.mem.Close(), t.rt.Stream().Close())
 	if t.side != nil {
 		err = errors.Join(err, t.side.Close())
 	}
 	return err
 }
 
-// UseStore lets values wait in memory outside the device, where the strategy
-// says so. It comes before the first step; the store stays the caller's, until
-// the trainer is closed.
-func (t *Trainer) UseStore(s tensor.Store) error {
+// UseStore lets values, and the optimizer's state, wait in memory outside the
+// device, where the strategy says so. It comes before the first step and before
+// Restore; the store stays the caller's, until the trainer is closed. Values
+// that find no room there stay on the device; for the state there must be room.
+//
+// The optimizer outside computes on host, a device that computes in the store's
+// memory, and the caller's too. With nil the trainer's own does, which must then
+// be the host's.
+func (t *Trainer) UseStore(s tensor.Store, host device.Device) error {
 	side, err := t.mem.Device().NewStream()
-	if err == nil {
-		t.side = side
-		t.rt.UseStore(s, side)
+	if err != nil {
+		return err
 	}
-	return err
+	t.side = side
+	t.rt.UseStore(s, side)
+	if t.Strategy.StateAway {
+		return t.buildOutside(s, cmp.Or(host, t.mem.Device()))
+	}
+	return nil
 }
 
 // Steps is the number of steps done.
@@ -133,6 +152,9 @@ func (t *Trainer) Memory() *alloc.Allocator { return t.mem }
 func (t *Trainer) Step(batch ...any) (Result, error) {
 	if err := t.check(batch); err != nil {
 		return Result{}, err
+	}
+	if t.Strategy.StateAway && t.outside == nil {
+		return Result{}, fmt.Errorf("strategy %q keeps the optimizer's state outside the device: UseStore must say where", t.Config.Describe(t.Strategy))
 	}
 	r := Result{Step: t.opt.Steps + 1, Rate: t.Config.Schedule.At(t.opt.Steps + 1)}
 	for i, b := range t.buffers() {
@@ -160,8 +182,9 @@ func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
 		t.rt.Range("optimizer", func() { t.update(r.Rate) })
 	})
 	nn.ZeroGrad(t.model)
+	t.outside.zeroGrad()
 	if err == nil {
-		err = t.rt.Sync()
+		err = errors.Join(t.rt.Sync(), t.outside.sync())
 	}
 	if err != nil {
 		return errors.Join(err, t.restoreBuffers())
@@ -221,6 +244,7 @@ func (t *Trainer) gradients(s Strategy, batch []any) {
 
 // microBatch adds the gradients of the i-th micro-batch.
 func (t *Trainer) microBatch(batch []any, i int) {
+	t.outside.begin(i, i == len(t.losses)-1)
 	in := t.upload(batch, i, t.Config.Batch/len(t.losses))
 	loss := t.forward(in)
 	loss.Download(device.BytesOf(t.losses[i : i+1]))
@@ -247,6 +271,7 @@ func (t *Trainer) Record(begun func(op int), batch ...any) (r *tensor.Record, er
 		r = t.rt.Record(begun, func() { t.microBatch(batch, last) })
 	})
 	nn.ZeroGrad(t.model)
+	t.outside.zeroGrad()
 	return r, errors.Join(err, t.restoreBuffers())
 }
 
@@ -294,22 +319,28 @@ func release(ts []*tensor.Tensor) {
 	}
 }
 
-// update clips and applies the gradients.
+// update clips and applies the gradients, where the optimizer's state is.
 func (t *Trainer) update(rate float64) {
-	scale, norm := t.precision.ClipGradNorm(t.model.Parameters(), t.Config.Clip)
+	params := t.model.Parameters()
+	if t.outside != nil {
+		params = t.outside.gather()
+	}
+	scale, norm := t.precision.ClipGradNorm(params, t.Config.Clip)
 	defer scale.Release()
 	defer norm.Release()
 	norm.Download(device.BytesOf(t.norm))
 	if t.mixed() {
-		if t.rt.Sync() != nil || !finite(float64(t.norm[0])) {
+		if norm.Runtime().Sync() != nil || !finite(float64(t.norm[0])) {
 			return // Sync's error is kept for the step's end
 		}
 	}
 	t.opt.Step(rate, scale)
+	t.outside.bring()
 }
 
 // Close frees the model and reports what was left.
 func (t *Trainer) Close() error {
+	t.outside.release()
 	nn.Release(t.model.Module)
 	t.opt.Release()
 	return t.abandon(nil)

@@ -3,9 +3,12 @@ package main
 import (
 	"strings"
 
+	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/size"
 	"github.com/headroom-go/headroom/internal/spill"
 	"github.com/headroom-go/headroom/plan"
+	"github.com/headroom-go/headroom/tensor"
+	"github.com/headroom-go/headroom/train"
 )
 
 // awayFlag is memory outside the device: SIZE of the host's memory, or
@@ -13,6 +16,7 @@ import (
 type awayFlag struct {
 	bytes uint64
 	dir   string
+	as    string // --away-as
 }
 
 func (a *awayFlag) String() string {
@@ -37,13 +41,44 @@ func (a *awayFlag) Type() string { return "SIZE[,DIR]" }
 // options are a search's: rates of copies are those of one core of a server,
 // to memory and to a file on a local disk.
 func (a *awayFlag) options() plan.Options {
+	away := plan.Away{Bytes: a.bytes, OutBytesPerSecond: 5e9, BackBytesPerSecond: 5e9, As: tensor.AwayForm(a.as)}
 	switch {
 	case a.bytes == 0:
 		return plan.Options{}
-	case a.dir == "":
-		return plan.Options{Away: plan.Away{Bytes: a.bytes, OutBytesPerSecond: 5e9, BackBytesPerSecond: 5e9}}
+	case a.dir != "":
+		away.OutBytesPerSecond, away.BackBytesPerSecond = 1e9, 2e9
 	}
-	return plan.Options{Away: plan.Away{Bytes: a.bytes, OutBytesPerSecond: 1e9, BackBytesPerSecond: 2e9}}
+	return plan.Options{Away: away}
+}
+
+// check says what is wrong with the flags, if anything.
+func (a *awayFlag) check() error {
+	if err := tensor.AwayForm(a.as).Validate(); err != nil {
+		return usagef("--away-as: %v", err)
+	}
+	if a.as != "" && a.bytes == 0 {
+		return usagef("--away-as %s: give --away SIZE, too", a.as)
+	}
+	return nil
+}
+
+// use gives a trainer the memory, and a device that computes there. They end
+// with done, which comes after the trainer's Close.
+func (a *awayFlag) use(t *train.Trainer) (done func(), err error) {
+	place, err := a.open()
+	if err != nil {
+		return func() {}, err
+	}
+	host := t.Memory().Device()
+	done = func() { place.Close() }
+	if host.Info().Kind == device.CUDA {
+		beside, err := device.OpenHost(device.HostOptions{Capacity: a.bytes})
+		if err != nil {
+			return done, err
+		}
+		host, done = beside, func() { beside.Close(); place.Close() }
+	}
+	return done, t.UseStore(place, host)
 }
 
 // open gives the memory.

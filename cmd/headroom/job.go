@@ -49,7 +49,8 @@ func (j *jobFlags) add(f *pflag.FlagSet) {
 	f.Var(&j.batch, "batch", "sequences or images in a step, or auto: the most that fit in one piece (default by model: "+defaults(func(f family) string { return strconv.Itoa(f.batch) })+")")
 	f.IntVar(&j.seq, "seq", 0, "tokens in a sequence (default by model: "+defaults(func(f family) string { return strconv.Itoa(f.seq) })+", or the most it takes)")
 	f.Var(&j.precision, "precision", "float32, bfloat16 or float16: what a step computes in; weights stay float32")
-	f.Var(&j.away, "away", "memory outside the device where values may wait: SIZE of the host's memory, or SIZE,DIR of a file (default none)")
+	f.Var(&j.away, "away", "memory outside the device where values and the optimizer's state may wait: SIZE of the host's memory, or SIZE,DIR of a file (default none)")
+	f.StringVar(&j.away.as, "away-as", "", "`FORM` in which values wait there: bfloat16 or int8, which change gradients a little; the optimizer's state keeps all bits (default: all bits)")
 	f.StringVar(&j.rates, "rates", "", "`FILE` with the rates that plan --calibrate measured, to estimate from")
 	f.BoolVar(&j.json, "json", false, "print the result as JSON")
 }
@@ -73,6 +74,9 @@ func defaults(value func(family) string) string {
 // the model's family.
 func (j *jobFlags) config() (train.Config, family, error) {
 	f, err := findFamily(j.model, j.task)
+	if err == nil {
+		err = j.away.check()
+	}
 	if err != nil {
 		return train.Config{}, f, err
 	}

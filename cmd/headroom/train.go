@@ -286,11 +286,8 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 		return train.Summary{}, err
 	}
 	if p.Chosen.AwayBytes > 0 {
-		place, err := f.away.open()
-		if err == nil {
-			defer place.Close() // after the trainer
-			err = t.UseStore(place)
-		}
+		closeStore, err := f.away.use(t)
+		defer closeStore() // after the trainer
 		if err != nil {
 			return train.Summary{}, errors.Join(err, t.Close())
 		}

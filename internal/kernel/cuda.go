@@ -38,6 +38,7 @@ var (
 	imageCode         = newCUDACode("image", 70)
 	indexCode         = newCUDACode("index", 70)
 	optimCode         = newCUDACode("optim", 70)
+	pack8Code         = newCUDACode("pack8", 70)
 	pagedCode         = newCUDACode("paged", 70)
 	reduceCode        = newCUDACode("reduce", 70)
 	rowsCode          = newCUDACode("rows", 70)
@@ -217,6 +218,11 @@ func cudaCrossEntropyGrad(l *device.Launch, q *device.CUDAQueue) {
 
 func cudaEmbeddingGrad(l *device.Launch, q *device.CUDAQueue) {
 	q.Run(indexCode, "embedding_grad", device.Grid{X: l.Int[0], Y: blocks(l.Int[1], threads), Block: threads}, l)
+}
+
+// cudaPack8 has a warp for each block of elements.
+func cudaPack8(l *device.Launch, q *device.CUDAQueue) {
+	q.Run(pack8Code, "pack8", warps(blocks(l.Int[0], Pack8Block)), l)
 }
 
 // cudaMatMul multiplies by cuBLASLt, or where that can't by its own function.

@@ -20,5 +20,6 @@ func All() []*device.Kernel {
 		selectKernel, equalKernel, topKKernel, gatherKernel, gatherGradKernel, cumSumKernel, clampKernel, clampGradKernel, dropoutKernel,
 		embeddingKernel, embeddingGradKernel,
 		adamWKernel, updateKernel, sumSquaresKernel, clipScaleKernel,
+		pack8Kernel, unpack8Kernel,
 	}
 }

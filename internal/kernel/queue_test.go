@@ -63,6 +63,8 @@ func TestQueueingAllocatesNothing(t *testing.T) {
 		"AdamW": func() {
 			AdamW(s, 10, p, p, p, p, q, AdamWParams{LR: 6e-4, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Step: 1234})
 		},
+		"Pack8":            func() { Pack8(s, 10, p, q) },
+		"Unpack8":          func() { Unpack8(s, 10, p, q) },
 		"SumSquares":       func() { SumSquares(s, 10, p, q, true) },
 		"Convolve":         func() { Convolve(s, someConv) },
 		"ConvGradInput":    func() { ConvGradInput(s, someConv, p, q, true) },
