@@ -262,7 +262,7 @@ func (e *entry) open(c train.Config) error {
 	if !e.trial.Strategy.Away() {
 		return nil
 	}
-	place, err := spill.Memory(outside.Bytes)
+	place, err := spill.Memory(nil, outside.Bytes)
 	if err != nil {
 		return err
 	}

@@ -13,11 +13,12 @@ import (
 type CUDAOptions struct {
 	Number    int      // of the GPU, as the driver counts them, from 0 on
 	Budget    uint64   // bytes of its memory for capacity and workspace; 0: what is free now, but for 256 MiB
-	Workspace uint64   // bytes for intermediate results of kernels; 0: 32 MiB
+	Workspace uint64   // bytes for intermediate results of kernels; 0: a 64th of the budget, from 32 to 256 MiB
 	Plain     bool     // no virtual memory, as on GPUs without it
 	Folders   []string // patterns of where to look for libraries after the loader did
 
 	driver *cuda.Driver // in place of the system's, in tests
+	dnn    cuda.Caller  // likewise for cuDNN
 }
 
 // CUDADevice computes on a GPU in its memory.
@@ -30,19 +31,27 @@ type CUDAOptions struct {
 // with ErrOutOfMemory before the capacity is reached.
 //
 // Its kernels need no library but the driver; matrix products are faster with
-// cuBLASLt, which is loaded where it is found.
+// cuBLASLt, and convolutions and attention with cuDNN, which are loaded where
+// they are found.
 type CUDADevice struct {
 	memory
 	context *cuda.Context
 	code    cudaCode
 	blas    cudaBLAS
+	dnn     cudaDNN
 	work    cudaWorkspace
 
 	streams []*cudaStream // all that were given, by ID; under mu
 }
 
-// defaultWorkspace is what cuBLASLt's fastest algorithms ask for.
-const defaultWorkspace = 32 << 20
+// The workspace has at least what cuBLASLt's fastest algorithms ask for.
+// cuDNN's convolutions and gradients of attention fill as much as there is: the
+// more, the more images and heads are computed at once.
+const (
+	leastWorkspace = 32 << 20
+	mostWorkspace  = 256 << 20
+	workspaceShare = 64 // of the budget
+)
 
 // spareBytes are left free where there is no budget, for the code of kernels,
 // which the driver loads when it is first used.
@@ -51,8 +60,8 @@ const spareBytes = 256 << 20
 // OpenCUDA opens a GPU. It fails with an error that says what is missing where
 // there is no driver or no such GPU.
 func OpenCUDA(o CUDAOptions) (*CUDADevice, error) {
-	if o.Workspace == 0 {
-		o.Workspace = defaultWorkspace
+	if o.Workspace == 0 && o.Budget != 0 {
+		o.Workspace = defaultWorkspace(o.Budget)
 	}
 	if o.Budget != 0 && o.Budget <= o.Workspace {
 		return nil, fmt.Errorf("GPU with a budget of %s: kernels take %s of it as their workspace", size.Format(o.Budget), size.Format(o.Workspace))
@@ -71,6 +80,10 @@ func OpenCUDA(o CUDAOptions) (*CUDADevice, error) {
 		return nil, errors.Join(err, d.end())
 	}
 	return d, nil
+}
+
+func defaultWorkspace(budget uint64) uint64 {
+	return max(leastWorkspace, min(mostWorkspace, budget/workspaceShare)) &^ (2<<20 - 1)
 }
 
 // findGPU gives the driver and the GPU that o names.
@@ -103,16 +116,25 @@ func (d *CUDADevice) start(o *CUDAOptions, before uint64) error {
 		return err
 	}
 	d.code.context = c
-	if d.work.ptr, err = c.MemAlloc(o.Workspace); err != nil {
-		return fmt.Errorf("workspace of %s: %w", size.Format(o.Workspace), err)
-	}
-	d.work.size = o.Workspace
-	d.blas.start(c, o)
 	free, _, err := c.MemInfo()
 	if err != nil {
 		return err
 	}
-	info := Info{Kind: CUDA, Model: name, Name: fmt.Sprintf("cuda:%d", o.Number), Granularity: 2 << 20}
+	if o.Workspace == 0 {
+		o.Workspace = defaultWorkspace(free)
+	}
+	if d.work.ptr, err = c.MemAlloc(o.Workspace); err != nil {
+		return fmt.Errorf("workspace of %s: %w", size.Format(o.Workspace), err)
+	}
+	d.work.size = o.Workspace
+	least := *o // so that products choose the same algorithms with every budget
+	least.Workspace = min(o.Workspace, leastWorkspace)
+	d.blas.start(c, &least)
+	d.dnn.start(c, o)
+	if free, _, err = c.MemInfo(); err != nil {
+		return err
+	}
+	info := Info{Kind: CUDA, Model: name, Name: fmt.Sprintf("cuda:%d", o.Number), Granularity: 2 << 20, ChannelsLast: d.dnn.dnn != nil}
 	if used := usedBytes(c.Driver, c.Device, o); used > before {
 		info.Overhead = used - before
 	}
@@ -176,7 +198,7 @@ func (d *CUDADevice) Close() error {
 
 // end gives back what start took.
 func (d *CUDADevice) end() error {
-	err := errors.Join(d.blas.close(), d.code.close())
+	err := errors.Join(d.dnn.close(), d.blas.close(), d.code.close())
 	if d.work.ptr != 0 {
 		err = errors.Join(err, d.context.MemFree(d.work.ptr))
 	}

@@ -66,6 +66,10 @@ type Info struct {
 	Workers     int    // host threads that compute; 0 where there are none
 	Model       string // what a GPU's maker calls it; empty for others
 	Overhead    uint64 // bytes of a GPU's memory that this program takes beside the capacity: its context and workspace
+
+	// ChannelsLast: convolutions are faster on images [N, H, W, C] than on
+	// [N, C, H, W].
+	ChannelsLast bool
 }
 
 // ErrOutOfMemory is returned (wrapped, with the figures) by Alloc and Create

@@ -14,6 +14,8 @@ type NullOptions struct {
 	Alias       bool   // with handles that may be mapped at several places at once; needs Virtual
 	Granularity uint64 // bytes, a power of two of 512 or more; 0: 2 MiB
 
+	ChannelsLast bool // as Info has it
+
 	// OnLaunch, if not nil, is told of every launch and copy as it is queued:
 	// by the goroutine that queues it, before the call returns. Copies come as
 	// launches of kernels named "copy", "upload" and "download" with the bytes
@@ -44,7 +46,7 @@ func OpenNull(o NullOptions) (Device, error) {
 	}
 	info := Info{
 		Kind: Null, Name: "null:" + size.Exact(o.Capacity), Capacity: o.Capacity,
-		Granularity: o.Granularity, Virtual: o.Virtual, Alias: o.Alias,
+		Granularity: o.Granularity, Virtual: o.Virtual, Alias: o.Alias, ChannelsLast: o.ChannelsLast,
 	}
 	space := &addressSpace{next: firstAddress, granularity: o.Granularity}
 	d := &nullDevice{memory: memory{book: newBook(info, 0), plain: space}, onLaunch: o.OnLaunch}

@@ -31,6 +31,15 @@ func OpenPinned(capacity uint64) (*PinnedHost, error) {
 	return openPinned(capacity, plain, limit, lock)
 }
 
+// OpenPinnedFor opens pinned memory for copies to and from d: what d's driver
+// has locked, where d is a GPU. Close it before d.
+func OpenPinnedFor(d Device, capacity uint64) (*PinnedHost, error) {
+	if gpu, ok := d.(*CUDADevice); ok {
+		return gpu.OpenPinned(capacity)
+	}
+	return OpenPinned(capacity)
+}
+
 func openPinned(capacity uint64, plain plainMemory, limit int, lock func(p Ptr, size uint64) error) (*PinnedHost, error) {
 	if capacity == 0 {
 		return nil, errors.New("pinned memory of 0 bytes: give it a size")

@@ -28,7 +28,7 @@ func (a *CausalAttention) Parameters() []*Parameter { return parameters(a.Norm, 
 func (a *CausalAttention) Forward(x *tensor.Tensor) *tensor.Tensor { return a.call(a, x, a.forward) }
 
 func (a *CausalAttention) forward(x *tensor.Tensor) *tensor.Tensor {
-	qkv := then(a.Norm.Forward(x), a.QKV.Forward)
+	qkv := then(a.Norm.Low(x), a.QKV.Forward)
 	seen := then(qkv, func(qkv *tensor.Tensor) *tensor.Tensor { return tensor.SelfAttention(qkv, a.heads, true) })
 	return add(then(seen, a.Out.Forward), x.Retain())
 }

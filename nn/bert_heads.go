@@ -28,22 +28,28 @@ func (m *MaskedLM) Parameters() []*Parameter {
 }
 
 // Forward gives the logits, [B, T, vocabulary].
-func (m *MaskedLM) Forward(in BERTInput) *tensor.Tensor { return then(m.BERT.Forward(in), m.head) }
-
-// head names the tokens that h, [..., width], stands for.
-func (m *MaskedLM) head(h *tensor.Tensor) *tensor.Tensor {
-	h = then(m.Transform.Forward(h), tensor.GeluErf)
-	return then(then(h, m.Norm.Forward), func(h *tensor.Tensor) *tensor.Tensor {
+func (m *MaskedLM) Forward(in BERTInput) *tensor.Tensor {
+	return then(then(m.BERT.Forward(in), m.hidden), func(h *tensor.Tensor) *tensor.Tensor {
 		return tensor.Linear(h, m.Words.Tensor, m.Bias.Tensor, true)
+	})
+}
+
+// hidden is what the output layer reads, made of h, [..., width].
+func (m *MaskedLM) hidden(h *tensor.Tensor) *tensor.Tensor {
+	return then(then(m.Transform.Forward(h), tensor.GeluErf), m.Norm.Low)
+}
+
+// loss is that of the tokens that h, [..., width], stands for.
+func (m *MaskedLM) loss(h, labels *tensor.Tensor) *tensor.Tensor {
+	return then(m.hidden(h), func(h *tensor.Tensor) *tensor.Tensor {
+		return tensor.LinearCrossEntropy(h, m.Words.Tensor, m.Bias.Tensor, labels, tensor.CrossEntropyParams{Ignore: IgnoreTarget})
 	})
 }
 
 // Loss is the mean cross-entropy of the labels, int32 [B, T]; IgnoreTarget is
 // left out of it.
 func (m *MaskedLM) Loss(in BERTInput, labels *tensor.Tensor) *tensor.Tensor {
-	return then(m.Forward(in), func(logits *tensor.Tensor) *tensor.Tensor {
-		return tensor.CrossEntropy(logits, labels, IgnoreTarget)
-	})
+	return then(m.BERT.Forward(in), func(h *tensor.Tensor) *tensor.Tensor { return m.loss(h, labels) })
 }
 
 // LossAt is Loss for those who know where the labels are: it makes logits for
@@ -51,10 +57,8 @@ func (m *MaskedLM) Loss(in BERTInput, labels *tensor.Tensor) *tensor.Tensor {
 // int32 [M], count through the tokens of the batch, 0 … B·T−1; labels is [M].
 func (m *MaskedLM) LossAt(in BERTInput, places, labels *tensor.Tensor) *tensor.Tensor {
 	h := then(m.BERT.Forward(in), func(h *tensor.Tensor) *tensor.Tensor { return tensor.Reshape(h, -1, m.Config.Width) })
-	hidden := then(h, func(h *tensor.Tensor) *tensor.Tensor { return tensor.Embedding(h, places) })
-	return then(then(hidden, m.head), func(logits *tensor.Tensor) *tensor.Tensor {
-		return tensor.CrossEntropy(logits, labels, IgnoreTarget)
-	})
+	chosen := then(h, func(h *tensor.Tensor) *tensor.Tensor { return tensor.Embedding(h, places) })
+	return then(chosen, func(h *tensor.Tensor) *tensor.Tensor { return m.loss(h, labels) })
 }
 
 // Classifier is BERT with a head that sorts whole sequences into classes, by

@@ -23,6 +23,16 @@ func runtime(t testing.TB) *tensor.Runtime { return on(t, devicetest.Open(t, "ho
 // nullRuntime gives a runtime on a device that computes nothing.
 func nullRuntime(t testing.TB) *tensor.Runtime { return open(t, "null:16GiB") }
 
+// like is on a device that computes nothing and is as the one described.
+func like(t testing.TB, info device.Info) *tensor.Runtime {
+	t.Helper()
+	dev, err := device.OpenNull(device.NullOptions{Capacity: 16 << 30, Virtual: info.Virtual, Alias: info.Alias, Granularity: info.Granularity, ChannelsLast: info.ChannelsLast})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return on(t, dev)
+}
+
 func open(t testing.TB, name string) *tensor.Runtime {
 	t.Helper()
 	dev, err := device.Open(name)

@@ -133,16 +133,18 @@ func (b *GPT2Block) Parameters() []*Parameter {
 
 // Forward gives the logits, [B, T, vocabulary], for tokens, int32 [B, T].
 func (g *GPT2) Forward(tokens *tensor.Tensor) *tensor.Tensor {
+	return then(g.hidden(tokens), func(h *tensor.Tensor) *tensor.Tensor { return tensor.Linear(h, g.WTE.Tensor, nil, true) })
+}
+
+// hidden is what the output layer reads, [B, T, width].
+func (g *GPT2) hidden(tokens *tensor.Tensor) *tensor.Tensor {
 	x := g.embed(tokens)
 	for i, b := range g.Blocks {
 		y := g.Around.run(i, x, b.Forward)
 		x.Release()
 		x = y
 	}
-	h := g.LNF.Forward(x)
-	x.Release()
-	defer h.Release()
-	return tensor.Linear(h, g.WTE.Tensor, nil, true)
+	return then(x, g.LNF.Low)
 }
 
 func (g *GPT2) embed(tokens *tensor.Tensor) *tensor.Tensor {
@@ -159,7 +161,7 @@ func (b *GPT2Block) Forward(x *tensor.Tensor) *tensor.Tensor { return b.call(b, 
 func (b *GPT2Block) forward(x *tensor.Tensor) *tensor.Tensor {
 	mid := b.attend(x)
 	defer mid.Release()
-	h := b.LN2.Forward(mid)
+	h := b.LN2.Low(mid)
 	up := b.CFC.Forward(h)
 	h.Release()
 	act := tensor.Gelu(up)
@@ -171,7 +173,7 @@ func (b *GPT2Block) forward(x *tensor.Tensor) *tensor.Tensor {
 }
 
 func (b *GPT2Block) attend(x *tensor.Tensor) *tensor.Tensor {
-	h := b.LN1.Forward(x)
+	h := b.LN1.Low(x)
 	qkv := b.CAttn.Forward(h)
 	h.Release()
 	a := tensor.SelfAttention(qkv, b.heads, true)
@@ -184,9 +186,9 @@ func (b *GPT2Block) attend(x *tensor.Tensor) *tensor.Tensor {
 
 // Loss is the mean cross-entropy of the targets, int32 [B, T], after tokens.
 func (g *GPT2) Loss(tokens, targets *tensor.Tensor) *tensor.Tensor {
-	logits := g.Forward(tokens)
-	defer logits.Release()
-	return tensor.CrossEntropy(logits, targets, IgnoreTarget)
+	return then(g.hidden(tokens), func(h *tensor.Tensor) *tensor.Tensor {
+		return tensor.LinearCrossEntropy(h, g.WTE.Tensor, nil, targets, tensor.CrossEntropyParams{Ignore: IgnoreTarget})
+	})
 }
 
 // projectionStd is the deviation of the initial weights of projections into

@@ -203,10 +203,15 @@ func (c *ConvNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
 
 // Forward gives the logits, [B, classes], of images, float32 [B, channels, H, W].
 func (r *ResNet) Forward(images *tensor.Tensor) *tensor.Tensor {
-	x := then(r.Stem.Forward(images), tensor.Relu)
+	last := images.Runtime().ChannelsLast()
+	x := images.Retain()
+	if last {
+		x = then(x, func(x *tensor.Tensor) *tensor.Tensor { return tensor.Permute(x, 0, 2, 3, 1) })
+	}
+	x = then(then(x, r.Stem.Forward), tensor.Relu)
 	if !r.Config.SmallImages {
 		x = then(x, func(x *tensor.Tensor) *tensor.Tensor {
-			return tensor.MaxPool2D(x, tensor.PoolParams{Kernel: 3, Stride: 2, Padding: 1})
+			return tensor.MaxPool2D(x, tensor.PoolParams{Kernel: 3, Stride: 2, Padding: 1, ChannelsLast: last})
 		})
 	}
 	for i, b := range r.Blocks {
@@ -214,12 +219,17 @@ func (r *ResNet) Forward(images *tensor.Tensor) *tensor.Tensor {
 		x.Release()
 		x = y
 	}
-	means := then(x, func(x *tensor.Tensor) *tensor.Tensor { return tensor.AdaptiveAvgPool2D(x, 1, 1) })
+	means := then(x, func(x *tensor.Tensor) *tensor.Tensor {
+		if last {
+			return tensor.Mean(x, 1, 2)
+		}
+		return tensor.AdaptiveAvgPool2D(x, 1, 1)
+	})
 	flat := then(means, func(x *tensor.Tensor) *tensor.Tensor { return tensor.Reshape(x, x.Dim(0), -1) })
 	return then(flat, r.Output.Forward)
 }
 
-// Forward runs the block on x, [B, in, H, W].
+// Forward runs the block on images.
 func (b *ResNetBlock) Forward(x *tensor.Tensor) *tensor.Tensor { return b.call(b, x, b.forward) }
 
 func (b *ResNetBlock) forward(x *tensor.Tensor) *tensor.Tensor {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/device/devicetest"
 	"github.com/headroom-go/headroom/internal/golden"
 	"github.com/headroom-go/headroom/internal/safetensors"
 	"github.com/headroom-go/headroom/nn"
@@ -31,7 +33,7 @@ func recompute(_ int, x *tensor.Tensor, f func(*tensor.Tensor) *tensor.Tensor) *
 func TestGoldenResNet(t *testing.T) {
 	want := reference(t, "resnet_tiny")
 	want.losses, want.norms, want.loose = want.losses[:3], want.norms[:3], 1e-3
-	followResNet(t, nil, want, 0.05)
+	followResNet(t, runtime(t), nil, want, 0.05)
 }
 
 // TestSlowResNet trains it for 12 steps at a rate at which rounding decides
@@ -51,12 +53,25 @@ func TestSlowResNet(t *testing.T) {
 	if len(want.Losses) != 12 || len(want.Logits) != 40 {
 		t.Fatalf("%d losses and %d logits, want 12 and 40", len(want.Losses), len(want.Logits))
 	}
-	got := followResNet(t, nil, steps{losses: want.Losses, norms: want.GradNorms, grads: "grad.", loose: 2e-3}, 5e-5)
 	logits := make([]float32, len(want.Logits))
 	for i, x := range want.Logits {
 		logits[i] = float32(x)
 	}
-	golden.Near(t, "logits of evaluation", got, logits, 1e-3)
+	for name, rt := range map[string]*tensor.Runtime{"device's order": runtime(t), "channels last": on(t, channelsLast{devicetest.Open(t, "host:64MiB")})} {
+		t.Run(name, func(t *testing.T) {
+			got := followResNet(t, rt, nil, steps{losses: want.Losses, norms: want.GradNorms, grads: "grad.", loose: 2e-3}, 5e-5)
+			golden.Near(t, "logits of evaluation", got, logits, 1e-3)
+		})
+	}
+}
+
+// channelsLast is a device that prefers images so.
+type channelsLast struct{ device.Device }
+
+func (d channelsLast) Info() device.Info {
+	info := d.Device.Info()
+	info.ChannelsLast = true
+	return info
 }
 
 // TestResNetRecompute checks that recompute changes no bit, running statistics
@@ -64,16 +79,15 @@ func TestSlowResNet(t *testing.T) {
 func TestResNetRecompute(t *testing.T) {
 	want := reference(t, "resnet_tiny")
 	want.losses, want.norms, want.loose = want.losses[:2], want.norms[:2], 1e-3
-	if plain, again := followResNet(t, nil, want, 0.05), followResNet(t, recompute, want, 0.05); !slices.Equal(plain, again) {
+	if plain, again := followResNet(t, runtime(t), nil, want, 0.05), followResNet(t, runtime(t), recompute, want, 0.05); !slices.Equal(plain, again) {
 		t.Errorf("logits %v with recompute, %v without", again, plain)
 	}
 }
 
 // followResNet gives the logits of evaluation after the steps.
-func followResNet(t *testing.T, around nn.Around, want steps, lr float64) []float32 {
+func followResNet(t *testing.T, rt *tensor.Runtime, around nn.Around, want steps, lr float64) []float32 {
 	t.Helper()
 	values := golden.Open(t, "testdata/resnet_tiny.safetensors")
-	rt := runtime(t)
 	model := nn.NewResNet(rt, tinyResNet, 1)
 	defer nn.Release(model)
 	model.Around = around

@@ -167,7 +167,7 @@ func (s *watchedStream) time(l launched, work func()) {
 }
 
 func (s *watchedStream) Launch(l *device.Launch) {
-	s.time(launched{l.Kernel.Name, l.Flops, l.Bytes, 0}, func() { s.Stream.Launch(l) })
+	s.time(launched{kernelOf(l), l.Flops, l.Bytes, 0}, func() { s.Stream.Launch(l) })
 }
 
 func (s *watchedStream) Copy(dst, src device.Ptr, n uint64) {

@@ -44,6 +44,6 @@ func Example() {
 	fmt.Println("the measured peak is the predicted one:", t.Memory().Stats().PeakLive == p.Chosen.PeakBytes)
 	// Output:
 	// a plain step fits: false
-	// chosen: micro-batches of 8
+	// chosen: whole batch, 6 values made again
 	// the measured peak is the predicted one: true
 }

@@ -96,7 +96,7 @@ func TestNoRoomOutside(t *testing.T) {
 
 func measureOutside(t *testing.T, dev device.Device, c train.Config, s train.Strategy) (peak, reserved uint64) {
 	t.Helper()
-	place, err := spill.Memory(64 << 20)
+	place, err := spill.Memory(nil, 64<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestAwayAs(t *testing.T) {
 // lossesOutside trains on dev, or on a device with room for all.
 func lossesOutside(t *testing.T, dev device.Device, c train.Config, s train.Strategy) (losses []float64, peak uint64) {
 	t.Helper()
-	place, err := spill.Memory(64 << 20)
+	place, err := spill.Memory(nil, 64<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

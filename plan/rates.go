@@ -20,7 +20,7 @@ type Rates struct {
 	BytesPerSecond float64 `json:"bytes_per_second"`
 	LaunchSeconds  float64 `json:"launch_seconds"` // the cost of a launch beside its work
 
-	Kernels map[string][]Timing `json:"kernels,omitempty"` // by the kernel's name
+	Kernels map[string][]Timing `json:"kernels,omitempty"` // by the name that kernelOf gives
 }
 
 // Timing is what launches of a kernel took that have this much work.
@@ -37,9 +37,29 @@ func HostRates(workers int) Rates {
 	return Rates{FlopsPerSecond: 180e9 * float64(workers), BytesPerSecond: 12e9, LaunchSeconds: 5e-6}
 }
 
-// CUDARates are the rates of a GPU, from steps of GPT-2 in float32 on an H200.
+// CUDARates are the rates of a GPU, from steps of GPT-2 on an H200: in float32,
+// and of products and attention, which tensor cores compute, in 16 bits.
 func CUDARates() Rates {
-	return Rates{FlopsPerSecond: 40e12, BytesPerSecond: 3e12, LaunchSeconds: 8e-6}
+	return Rates{FlopsPerSecond: 40e12, BytesPerSecond: 3.3e12, LaunchSeconds: 3e-6, Kernels: map[string][]Timing{
+		"matmul of 16 bits": {
+			{Flops: 19.3e9, Bytes: 52e6, Seconds: 41e-6},
+			{Flops: 77.3e9, Bytes: 131e6, Seconds: 119e-6},
+			{Flops: 316e9, Bytes: 495e6, Seconds: 440e-6},
+		},
+		"attention_forward of 16 bits":  {{Flops: 25.8e9, Bytes: 101e6, Seconds: 215e-6}},
+		"attention_backward of 16 bits": {{Flops: 64.5e9, Bytes: 203e6, Seconds: 860e-6}},
+	}}
+}
+
+// kernelOf names what is timed alike: operations that work on 16 bits apart
+// from those on float32 alone.
+func kernelOf(l *device.Launch) string {
+	for _, t := range l.Type {
+		if t.Size() == 2 {
+			return l.Kernel.Name + " of 16 bits"
+		}
+	}
+	return l.Kernel.Name
 }
 
 // rates are those to estimate with for a device.
@@ -56,7 +76,7 @@ func (o Options) rates(info device.Info) Rates {
 // seconds estimates the time of one launch.
 func (r *Rates) seconds(l *device.Launch) float64 {
 	s := r.roof(l.Flops, l.Bytes)
-	if t := nearest(r.Kernels[l.Kernel.Name], l.Flops, l.Bytes); t != nil {
+	if t := nearest(r.Kernels[kernelOf(l)], l.Flops, l.Bytes); t != nil {
 		s *= t.Seconds / r.roof(t.Flops, t.Bytes)
 	}
 	return s

@@ -40,6 +40,10 @@ func TestRates(t *testing.T) {
 			t.Errorf("%s of %d flops and %d bytes: %v s, want %v", test.kernel, test.flops, test.bytes, got, test.want)
 		}
 	}
+	half := &device.Launch{Kernel: &device.Kernel{Name: "gemm"}, Type: [device.MaxPtrs]device.DType{1: device.BFloat16}, Flops: 1e6, Bytes: 1e4}
+	if got := r.seconds(half); math.Abs(got/2e-3-1) > 1e-3 {
+		t.Errorf("gemm of 16 bits, of which nothing is known: %v s, want 0.002", got)
+	}
 	r.Add(Rates{Kernels: map[string][]Timing{"gemm": {{1e6, 1e4, 5e-3}}, "relu": {{10, 20, 1e-6}}}})
 	want := map[string][]Timing{"gemm": {{1e9, 1e6, 2}, {1e6, 1e4, 5e-3}}, "relu": {{10, 20, 1e-6}}}
 	if !reflect.DeepEqual(r.Kernels, want) {

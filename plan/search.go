@@ -276,12 +276,11 @@ func tooSmall(ctx context.Context, info device.Info, c train.Config, free Trial,
 func record(info device.Info, c train.Config, free Trial, o Options) (p *program, err error) {
 	s := free.Strategy
 	rates, seconds, now := o.rates(info), []float64(nil), -1
-	dev, err := device.OpenNull(device.NullOptions{Capacity: unlimited, Virtual: info.Virtual, Alias: info.Alias, Granularity: info.Granularity,
-		OnLaunch: func(l *device.Launch) {
-			if now >= 0 {
-				seconds[now] += rates.seconds(l)
-			}
-		}})
+	dev, err := openLike(info, unlimited, func(l *device.Launch) {
+		if now >= 0 {
+			seconds[now] += rates.seconds(l)
+		}
+	})
 	if err != nil {
 		return nil, err
 	}

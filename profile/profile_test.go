@@ -216,7 +216,8 @@ func TestSums(t *testing.T) {
 // TestKept: what the rows keep adds up to what tensor.Kept lists, and that is
 // what one can work out: for each element of the residual stream 40 bytes a
 // block, the softmax's and the normalisations' numbers, the last
-// normalisation's input, the logits, tokens and targets.
+// normalisation's input, the tokens, and the gradients of the output layer's
+// input and weight.
 func TestKept(t *testing.T) {
 	var listed uint64
 	p, _, _ := host(t).profiled(func(loss *tensor.Tensor) {
@@ -225,8 +226,8 @@ func TestKept(t *testing.T) {
 		}
 	})
 	const rows = batch * seq
-	const perLayer = 10*rows*width + rows*heads + 4*rows                           // attention's sums; mean and deviation, twice
-	const want = 4 * (layers*perLayer + rows*width + 2*rows + rows*vocab + 2*rows) // … the logits, their sums, and the tokens, which are the targets, too
+	const perLayer = 10*rows*width + rows*heads + 4*rows // attention's sums; mean and deviation, twice
+	const want = 4 * (layers*perLayer + rows*width + 2*rows + rows + (rows+vocab)*width)
 	var operators, modules uint64
 	for _, r := range p.Operators {
 		operators += r.Kept

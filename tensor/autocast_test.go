@@ -522,3 +522,35 @@ func TestAutocastUnderSchedules(t *testing.T) {
 		release(append(p, index)...)
 	}
 }
+
+// TestLayerNormLow: its result and its gradients are, bit for bit, those of a
+// LayerNorm whose result is cast.
+func TestLayerNormLow(t *testing.T) {
+	for _, precision := range []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16} {
+		rt := runtime(t)
+		x, gamma, beta := param(rt, 1, 5, 24), param(rt, 2, 24), param(rt, 3, 24)
+		w := random(rt, 4, 24, 24)
+		results := func(norm func(x, gamma, beta *tensor.Tensor, eps float32) *tensor.Tensor) (all []float32) {
+			var loss *tensor.Tensor
+			rt.Autocast(precision, func() {
+				y := norm(x, gamma, beta, 1e-5)
+				z := tensor.Linear(y, w, nil, false)
+				square := tensor.Mul(z, z)
+				loss = tensor.Sum(square)
+				all = z.Float32s()
+				release(y, z, square)
+			})
+			defer loss.Release()
+			loss.Backward(1)
+			for _, p := range []*tensor.Tensor{x, gamma, beta} {
+				all = append(all, p.Grad().Float32s()...)
+				p.ZeroGrad()
+			}
+			return all
+		}
+		if low, cast := results(tensor.LayerNormLow), results(tensor.LayerNorm); !slices.Equal(low, cast) {
+			t.Errorf("%s: %v, cast %v", precision, low, cast)
+		}
+		release(x, gamma, beta, w)
+	}
+}

@@ -10,20 +10,36 @@ import (
 // LayerNorm normalises over the last dimension: (x − mean)/√(var + eps)·gamma + beta.
 // It saves x and two numbers a row; its result is made again for those who save it.
 func LayerNorm(x, gamma, beta *Tensor, eps float32) *Tensor {
+	needSame(x, gamma, beta)
+	return normalise("layer_norm", x, gamma, beta, eps, x.rt.wide(x))
+}
+
+// LayerNormLow is LayerNorm for operations that compute in the type of Autocast:
+// its result is what theirs is cast to, and no float32 of it is ever stored.
+func LayerNormLow(x, gamma, beta *Tensor, eps float32) *Tensor {
+	needSame(x, gamma, beta)
+	t := x.dtype
+	if x.rt.casts.to != Float32 {
+		t = x.rt.casts.to
+	}
+	return normalise("layer_norm", x, gamma, beta, eps, t)
+}
+
+func needSame(x, gamma, beta *Tensor) {
 	if !slices.Equal(gamma.shape, beta.shape) {
 		fail("LayerNorm of %v with gamma %v and beta %v", x, gamma, beta)
 	}
-	return normalise("layer_norm", x, gamma, beta, eps)
 }
 
 // RMSNorm is x/√(mean of x² + eps)·gamma over the last dimension. It saves x
 // and one number a row; its result is made again for those who save it.
 func RMSNorm(x, gamma *Tensor, eps float32) *Tensor {
-	return normalise("rms_norm", x, gamma, nil, eps)
+	return normalise("rms_norm", x, gamma, nil, eps, x.rt.wide(x))
 }
 
-// normalise is LayerNorm, or RMSNorm where there is no beta.
-func normalise(name string, x, gamma, beta *Tensor, eps float32) *Tensor {
+// normalise is LayerNorm, or RMSNorm where there is no beta, with a result of
+// type t.
+func normalise(name string, x, gamma, beta *Tensor, eps float32, t DType) *Tensor {
 	rt, cols := x.rt, x.Dim(-1)
 	if cols == 0 || !slices.Equal(gamma.shape, []int{cols}) {
 		fail("%s of %v with gamma %v", name, x, gamma)
@@ -33,7 +49,7 @@ func normalise(name string, x, gamma, beta *Tensor, eps float32) *Tensor {
 	l := &norm{n: rt.node(name, x, gamma, beta), rows: x.Len() / cols, cols: cols}
 	d := narrow.contiguous()
 	defer d.Release()
-	y, rstd := rt.Empty(rt.wide(x), trace.Activation, x.shape...), rt.Empty(Float32, trace.Activation, l.rows)
+	y, rstd := rt.Empty(t, trace.Activation, x.shape...), rt.Empty(Float32, trace.Activation, l.rows)
 	defer rstd.Release()
 	var mean *Tensor
 	if beta != nil {
@@ -123,9 +139,10 @@ type BatchNormParams struct {
 	Mean, Var     *Tensor
 	Momentum, Eps float32
 	Training      bool
+	ChannelsLast  bool // the channel is x's last dimension
 }
 
-// BatchNorm normalises each channel (dimension 1) of x, by its own mean and
+// BatchNorm normalises each channel (dimension 1, or the last) of x, by its own mean and
 // variance in training and by the running ones otherwise, and gives
 // x̂·gamma + beta. It saves x and two numbers a channel; its result is made
 // again for those who save it.
@@ -134,7 +151,11 @@ func BatchNorm(x, gamma, beta *Tensor, p BatchNormParams) *Tensor {
 	if len(x.shape) < 2 || x.Len() == 0 {
 		fail("BatchNorm of %v", x)
 	}
-	channel := []int{x.shape[1]}
+	at := 1
+	if p.ChannelsLast {
+		at = len(x.shape) - 1
+	}
+	channel := []int{x.shape[at]}
 	for _, t := range []*Tensor{gamma, beta, p.Mean, p.Var} {
 		if t == nil && p.Training || t != nil && slices.Equal(t.shape, channel) && t.dense() {
 			continue
@@ -142,7 +163,7 @@ func BatchNorm(x, gamma, beta *Tensor, p BatchNormParams) *Tensor {
 		fail("BatchNorm of %v: want %d channels, got %v", x, channel[0], t)
 	}
 	b := &batchNorm{n: rt.node("batch_norm", x, gamma, beta), fixed: !p.Training,
-		k: kernel.BatchNorm{N: x.shape[0], C: x.shape[1], P: numel(x.shape[2:])}}
+		k: kernel.BatchNorm{N: numel(x.shape[:at]), C: x.shape[at], P: numel(x.shape[at+1:])}}
 	d := x.contiguous()
 	defer d.Release()
 	mean, rstd := b.statistics(d, p)

@@ -1,16 +1,18 @@
 package tensor
 
 import (
-	"slices"
-
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/kernel"
 	"github.com/headroom-go/headroom/trace"
 )
 
 // PoolParams are the numbers of pooling, the same down and across. A Stride of
-// 0 stands for Kernel; Padding is at most half of it.
-type PoolParams struct{ Kernel, Stride, Padding int }
+// 0 stands for Kernel; Padding is at most half of it. With ChannelsLast images
+// are [N, H, W, C].
+type PoolParams struct {
+	Kernel, Stride, Padding int
+	ChannelsLast            bool
+}
 
 // MaxPool2D is the greatest element of each window of x, [N, C, H, W]. It
 // saves x, which costs nothing where x is made again, and no index.
@@ -44,14 +46,16 @@ func poolOf(name string, x *Tensor, p PoolParams) (k kernel.Pool, shape []int) {
 	if len(x.shape) != 4 || x.Len() == 0 || p.Kernel < 1 || stride < 1 || p.Padding < 0 || 2*p.Padding > p.Kernel {
 		fail("%s of %v with %+v", name, x, p)
 	}
-	shape = slices.Clone(x.shape)
-	for i, size := range x.shape[2:] {
-		if shape[2+i] = kernel.Windows(size, p.Kernel, stride, p.Padding, 1); shape[2+i] < 1 {
-			fail("%s of %v with %+v: the window is larger than the image", name, x, p)
-		}
+	n, c, h, w := sidesOf(x, p.ChannelsLast)
+	k = kernel.Pool{Planes: n * c, H: h, W: w, OH: kernel.Windows(h, p.Kernel, stride, p.Padding, 1), OW: kernel.Windows(w, p.Kernel, stride, p.Padding, 1),
+		Kernel: [2]int{p.Kernel, p.Kernel}, Stride: [2]int{stride, stride}, Pad: [2]int{p.Padding, p.Padding}}
+	if k.OH < 1 || k.OW < 1 {
+		fail("%s of %v with %+v: the window is larger than the image", name, x, p)
 	}
-	return kernel.Pool{Planes: shape[0] * shape[1], H: x.shape[2], W: x.shape[3], OH: shape[2], OW: shape[3],
-		Kernel: [2]int{p.Kernel, p.Kernel}, Stride: [2]int{stride, stride}, Pad: [2]int{p.Padding, p.Padding}}, shape
+	if p.ChannelsLast {
+		k.Planes, k.Channels = n, c
+	}
+	return k, imageShape(p.ChannelsLast, n, c, k.OH, k.OW)
 }
 
 // pool runs k. Its gradient reads x where it must be saved.

@@ -57,6 +57,10 @@ func (rt *Runtime) Stream() device.Stream { return rt.stream }
 // there is no sense in making any.
 func (rt *Runtime) Holds() bool { return rt.mem.Device().Info().Kind != device.Null }
 
+// ChannelsLast says whether images are better kept as [N, H, W, C] than as
+// [N, C, H, W] on the device.
+func (rt *Runtime) ChannelsLast() bool { return rt.mem.Device().Info().ChannelsLast }
+
 // Sync waits for all that was queued and returns its first error.
 func (rt *Runtime) Sync() error { return rt.stream.Sync() }
 

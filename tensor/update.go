@@ -30,8 +30,12 @@ func ClipScale(ts []*Tensor, limit float32) (scale, norm *Tensor) {
 	defer rt.endRanges(rt.begin(Range{Kind: OpUpdate, Name: "clip_scale"}))
 	sum := rt.Empty(Float32, trace.Workspace)
 	defer sum.Release()
+	var some []kernel.Sized
 	for i, t := range ts {
-		kernel.SumSquares(rt.stream, t.Len(), sum.ptr(), t.ptr(), i > 0)
+		if some = append(some, kernel.Sized{Array: t.ptr(), N: t.Len()}); len(some) == kernel.MaxSquared || i == len(ts)-1 {
+			kernel.SumSquares(rt.stream, sum.ptr(), i >= kernel.MaxSquared, some...)
+			some = some[:0]
+		}
 	}
 	scale, norm = rt.Empty(Float32, trace.Workspace), rt.Empty(Float32, trace.Workspace)
 	kernel.ClipScale(rt.stream, scale.ptr(), norm.ptr(), sum.ptr(), limit)

@@ -17,7 +17,7 @@ import (
 // memory is a Store in the host's memory.
 func memory(t *testing.T) *spill.Place {
 	t.Helper()
-	p, err := spill.Memory(64 << 20)
+	p, err := spill.Memory(nil, 64<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

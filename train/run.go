@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"time"
 
 	"github.com/headroom-go/headroom/device"
@@ -36,6 +37,7 @@ type Run struct {
 	resumed bool
 	folder  *os.File // locked
 	batch   []any
+	unpin   func() error    // frees the memory of batch; nil where that is Go's
 	place   json.RawMessage // of the feed, behind the last step's batch
 	score   *Score          // the last one
 }
@@ -122,13 +124,17 @@ func (r *Run) acquire() error {
 }
 
 // release lets other runs in.
-func (r *Run) release() error {
+func (r *Run) release() (err error) {
+	if r.unpin != nil {
+		err = r.unpin()
+		r.unpin = nil
+	}
 	if r.folder == nil {
-		return nil
+		return err
 	}
 	f := r.folder
 	r.folder = nil
-	return f.Close()
+	return errors.Join(err, f.Close())
 }
 
 // openMetrics opens the file of metrics, empty for a new run, and removes what
@@ -163,7 +169,9 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 	}
 	defer func() { err = errors.Join(err, metrics.Close(), r.release()) }()
 	c := r.Trainer.Config
-	r.batch = c.NewBatch()
+	if err := r.openBatch(); err != nil {
+		return Outcome{}, err
+	}
 	start, saved := time.Now(), r.Trainer.Steps()
 	for r.Trainer.Steps() < c.Schedule.Steps && ctx.Err() == nil {
 		p, err := r.step(saved)
@@ -199,6 +207,49 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 	out.TokensPerSecond = out.SamplesPerSecond * float64(c.Seq)
 	return r.finish(out, saved)
 }
+
+// openBatch makes the arrays of batches. Where the device copies from memory
+// apart, they are in such that it copies from at full speed.
+func (r *Run) openBatch() (err error) {
+	c, dev := r.Trainer.Config, r.Trainer.Memory().Device()
+	r.batch = c.NewBatch()
+	if dev.Info().Kind != device.CUDA {
+		return nil
+	}
+	var total uint64
+	for _, a := range r.batch {
+		total += arrayBytes(a) + 1<<16 // with what rounding up takes
+	}
+	pinned, err := device.OpenPinnedFor(dev, total)
+	if err != nil {
+		return err
+	}
+	var pieces []device.Ptr
+	r.unpin = func() (err error) {
+		r.batch = nil
+		for _, p := range pieces {
+			err = errors.Join(err, pinned.Free(p))
+		}
+		return errors.Join(err, pinned.Close())
+	}
+	for i, a := range r.batch {
+		p, err := pinned.Alloc(arrayBytes(a))
+		if err != nil {
+			return err
+		}
+		pieces = append(pieces, p)
+		switch a := a.(type) {
+		case []float32:
+			r.batch[i] = device.Float32s(p, len(a))
+		case []int32:
+			r.batch[i] = device.Int32s(p, len(a))
+		}
+	}
+	return nil
+}
+
+// arrayBytes are the bytes of an array of a batch, whose elements have four.
+func arrayBytes(a any) uint64 { return 4 * uint64(reflect.ValueOf(a).Len()) }
 
 // step runs one step, the second one of the process with a snapshot.
 func (r *Run) step(saved int) (Progress, error) {

@@ -177,14 +177,22 @@ func (t *Trainer) Step(batch ...any) (Result, error) {
 // before.
 func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
 	t.rt.SetSeed(t.Config.Seed*0x9e3779b97f4a7c15 + uint64(r.Step)) // so that dropout knows of no step before
+	steps := t.opt.Steps
 	err := t.rt.Try(func() {
-		t.gradients(s, batch)
+		losses := t.gradients(s, batch)
 		t.rt.Range("optimizer", func() { t.update(r.Rate) })
+		for i, loss := range losses { // only now, since the host waits for them
+			loss.Download(device.BytesOf(t.losses[i : i+1]))
+			loss.Release()
+		}
 	})
 	nn.ZeroGrad(t.model)
 	t.outside.zeroGrad()
 	if err == nil {
 		err = errors.Join(t.rt.Sync(), t.outside.sync())
+	}
+	if err != nil || t.mixed() && !finite(float64(t.norm[0])) {
+		t.opt.Steps = steps
 	}
 	if err != nil {
 		return errors.Join(err, t.restoreBuffers())
@@ -230,27 +238,29 @@ func (f Field) check(array any) error {
 	return nil
 }
 
-// gradients adds up the gradients of the batch, a micro-batch at a time.
-func (t *Trainer) gradients(s Strategy, batch []any) {
+// gradients adds up the gradients of the batch, a micro-batch at a time, and
+// gives their losses.
+func (t *Trainer) gradients(s Strategy, batch []any) []*tensor.Tensor {
 	t.losses = t.losses[:t.Config.Batch/s.MicroBatch]
-	for i := range t.losses {
+	losses := make([]*tensor.Tensor, len(t.losses))
+	for i := range losses {
 		if s.Values == nil {
-			t.microBatch(batch, i)
+			losses[i] = t.microBatch(batch, i)
 			continue
 		}
-		t.rt.Follow(s.Values, func() { t.microBatch(batch, i) })
+		t.rt.Follow(s.Values, func() { losses[i] = t.microBatch(batch, i) })
 	}
+	return losses
 }
 
-// microBatch adds the gradients of the i-th micro-batch.
-func (t *Trainer) microBatch(batch []any, i int) {
+// microBatch adds the gradients of the i-th micro-batch, and gives its loss.
+func (t *Trainer) microBatch(batch []any, i int) *tensor.Tensor {
 	t.outside.begin(i, i == len(t.losses)-1)
 	in := t.upload(batch, i, t.Config.Batch/len(t.losses))
 	loss := t.forward(in)
-	loss.Download(device.BytesOf(t.losses[i : i+1]))
 	loss.Backward(t.precision.Seed() / float32(len(t.losses)))
-	loss.Release()
 	release(in) // only now: recompute in backward needs some of them again
+	return loss
 }
 
 // Record computes the gradients of a batch as Step does, without an update,
@@ -266,9 +276,9 @@ func (t *Trainer) Record(begun func(op int), batch ...any) (r *tensor.Record, er
 	err = t.rt.Try(func() {
 		last := len(t.losses) - 1
 		for i := range last {
-			t.microBatch(batch, i)
+			t.microBatch(batch, i).Release()
 		}
-		r = t.rt.Record(begun, func() { t.microBatch(batch, last) })
+		r = t.rt.Record(begun, func() { t.microBatch(batch, last).Release() })
 	})
 	nn.ZeroGrad(t.model)
 	t.outside.zeroGrad()
@@ -319,7 +329,8 @@ func release(ts []*tensor.Tensor) {
 	}
 }
 
-// update clips and applies the gradients, where the optimizer's state is.
+// update clips and applies the gradients, where the optimizer's state is; in
+// mixed precision not where they overflowed.
 func (t *Trainer) update(rate float64) {
 	params := t.model.Parameters()
 	if t.outside != nil {
@@ -328,13 +339,13 @@ func (t *Trainer) update(rate float64) {
 	scale, norm := t.precision.ClipGradNorm(params, t.Config.Clip)
 	defer scale.Release()
 	defer norm.Release()
-	norm.Download(device.BytesOf(t.norm))
 	if t.mixed() {
-		if norm.Runtime().Sync() != nil || !finite(float64(t.norm[0])) {
-			return // Sync's error is kept for the step's end
-		}
+		nothing := tensor.Sub(norm, norm) // not a number where the norm is not finite
+		defer nothing.Release()
+		tensor.AddInPlace(scale, nothing)
 	}
 	t.opt.Step(rate, scale)
+	norm.Download(device.BytesOf(t.norm))
 	t.outside.bring()
 }
 

@@ -65,7 +65,7 @@ func (a *awayFlag) check() error {
 // use gives a trainer the memory, and a device that computes there. They end
 // with done, which comes after the trainer's Close.
 func (a *awayFlag) use(t *train.Trainer) (done func(), err error) {
-	place, err := a.open()
+	place, err := a.open(t.Memory().Device())
 	if err != nil {
 		return func() {}, err
 	}
@@ -81,10 +81,10 @@ func (a *awayFlag) use(t *train.Trainer) (done func(), err error) {
 	return done, t.UseStore(place, host)
 }
 
-// open gives the memory.
-func (a *awayFlag) open() (*spill.Place, error) {
+// open gives the memory, for copies to and from a device.
+func (a *awayFlag) open(beside device.Device) (*spill.Place, error) {
 	if a.dir == "" {
-		return spill.Memory(a.bytes)
+		return spill.Memory(beside, a.bytes)
 	}
 	return spill.File(a.dir, a.bytes)
 }

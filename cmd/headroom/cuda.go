@@ -92,22 +92,34 @@ func examineGPU(i int, folders []string) finding {
 }
 
 // examineLibraries looks for what makes GPUs faster, and for NVML.
-func examineLibraries(driver *cuda.Driver, folders []string) (found []finding) {
-	blas := finding{Part: "library", Name: "libcublasLt"}
-	if gpu, err := driver.Device(0); err != nil {
-		blas.Detail = err.Error()
-	} else if context, err := driver.Retain(gpu); err != nil {
-		blas.Detail = err.Error()
+func examineLibraries(driver *cuda.Driver, folders []string) []finding {
+	found := []finding{{Part: "library", Name: "libcublasLt"}, {Part: "library", Name: "libcudnn"}}
+	var context *cuda.Context
+	gpu, err := driver.Device(0)
+	if err == nil {
+		context, err = driver.Retain(gpu)
+	}
+	if err != nil {
+		found[0].Detail, found[1].Detail = err.Error(), err.Error()
+		return append(found, examineNVML(folders))
+	}
+	defer context.Release()
+	if lt, err := cuda.OpenBLAS(context, folders); err != nil {
+		found[0].Detail = fmt.Sprintf("%v. Products of matrices are slower without it: pip install nvidia-cublas", err)
 	} else {
-		defer context.Release()
-		if lt, err := cuda.OpenBLAS(context, folders); err != nil {
-			blas.Detail = fmt.Sprintf("%v. Products of matrices are slower without it: pip install nvidia-cublas", err)
-		} else {
-			blas.Found, blas.Detail = true, fmt.Sprintf("version %d, %s", lt.Version(), lt.Place())
-			defer lt.Close()
+		defer lt.Close()
+		found[0].Found, found[0].Detail = true, fmt.Sprintf("version %d, %s", lt.Version(), lt.Place())
+	}
+	if dnn, err := cuda.OpenDNN(context, folders); err != nil {
+		found[1].Detail = fmt.Sprintf("%v. Convolutions and attention are slower without it: pip install nvidia-cudnn-cu13", err)
+	} else {
+		defer dnn.Close()
+		found[1].Found, found[1].Detail = true, fmt.Sprintf("version %d, %s", dnn.Version(), dnn.Place())
+		if dnn.Version() < device.OldestDNNAttention {
+			found[1].Detail += fmt.Sprintf("; attention is faster with version %d or newer: pip install -U nvidia-cudnn-cu13", device.OldestDNNAttention)
 		}
 	}
-	return append(found, blas, examineNVML(folders))
+	return append(found, examineNVML(folders))
 }
 
 func examineNVML(folders []string) finding {

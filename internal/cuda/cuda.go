@@ -1,9 +1,9 @@
-// Package cuda calls the CUDA driver, NVML and cuBLASLt, which it loads while
-// the program runs, and turns their codes into errors. It has no policy: what
-// belongs to whom is decided in package device.
+// Package cuda calls the CUDA driver, NVML, cuBLASLt and cuDNN, which it loads
+// while the program runs, and turns their codes into errors. It has no policy:
+// what belongs to whom is decided in package device.
 //
 // There are three levels. A Library is a table of symbols, found or missing,
-// and one way to call them. Driver, NVML and BLAS give the calls Go's types
+// and one way to call them. Driver, NVML, BLAS and DNN give the calls Go's types
 // and their failures the type *Error. A missing symbol makes its call fail
 // with code NotFound; Has says so beforehand, so that callers can do without.
 //

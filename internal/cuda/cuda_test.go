@@ -120,7 +120,7 @@ func TestMissingSymbol(t *testing.T) {
 }
 
 func TestSymbolTables(t *testing.T) {
-	for name, table := range map[string][]string{"driver": driverSymbols, "nvml": nvmlSymbols, "cublaslt": blasSymbols} {
+	for name, table := range map[string][]string{"driver": driverSymbols, "nvml": nvmlSymbols, "cublaslt": blasSymbols, "cudnn": dnnSymbols} {
 		seen := map[string]bool{}
 		for _, s := range table {
 			if s == "" || seen[s] {

@@ -80,7 +80,7 @@ func (b *channels) pieces(channel int, f func(at, n int)) {
 	}
 }
 
-var batchNormStatsKernel = &device.Kernel{Name: "batch_norm_stats", Host: batchNormStatsHost, CUDA: cudaChannels("batch_norm_stats")}
+var batchNormStatsKernel = &device.Kernel{Name: "batch_norm_stats", Host: batchNormStatsHost, CUDA: cudaChannels("batch_norm_stats", "channel_sums", "channel_stats")}
 
 // BatchNormStats sets Mean and RStd to those of X. With runMean and runVar,
 // of C elements, it moves these by momentum towards the mean and the unbiased
@@ -127,7 +127,7 @@ func (b *channels) moments(c int, room *loans) (mean float32, square float64) {
 	return mean, square
 }
 
-var batchNormApplyKernel = &device.Kernel{Name: "batch_norm_apply", Host: batchNormApplyHost, CUDA: cudaChannels("batch_norm_apply")}
+var batchNormApplyKernel = &device.Kernel{Name: "batch_norm_apply", Host: batchNormApplyHost, CUDA: cudaChannels("batch_norm_apply", "channel_apply")}
 
 // BatchNormApply sets y, of X's size, from Mean, RStd, Gamma and Beta. y may be X.
 func BatchNormApply(s device.Stream, b BatchNorm, y Array) {
@@ -155,7 +155,7 @@ func batchNormApplyHost(l *device.Launch, w *device.Workers) {
 	})
 }
 
-var batchNormGradKernel = &device.Kernel{Name: "batch_norm_grad", Host: batchNormGradHost, CUDA: cudaChannels("batch_norm_grad")}
+var batchNormGradKernel = &device.Kernel{Name: "batch_norm_grad", Host: batchNormGradHost, CUDA: cudaChannels("batch_norm_grad", "channel_grad_sums", "channel_grad_fold", "channel_grad")}
 
 // BatchNormGrad computes the gradients of X, Gamma and Beta from dy, that of
 // y, over the m = N·P elements of each channel:

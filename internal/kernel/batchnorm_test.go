@@ -17,7 +17,7 @@ func channelOf(b BatchNorm, x []float32, c int) (values []float64, places []int)
 }
 
 // batchNorms are sizes with few and many channels, pixels and images.
-var batchNorms = []BatchNorm{{N: 4, C: 6, P: 25}, {N: 1, C: 3, P: 5}, {N: 7, C: 2, P: 1}, {N: 2, C: 5, P: 2*pieceLen + 3}, {N: 3, C: 300, P: 40}}
+var batchNorms = []BatchNorm{{N: 4, C: 6, P: 25}, {N: 1, C: 3, P: 5}, {N: 7, C: 2, P: 1}, {N: 2, C: 5, P: 2*pieceLen + 3}, {N: 3, C: 300, P: 40}, {N: 700, C: 64, P: 1}, {N: 300, C: 201, P: 1}}
 
 func TestBatchNorm(t *testing.T) {
 	const eps, momentum = 1e-5, 0.25

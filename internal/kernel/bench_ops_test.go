@@ -110,7 +110,7 @@ func BenchmarkReduce(b *testing.B) {
 	benchmark(b, "All", benchN, func(s device.Stream) {
 		SumTo(s, shape, View{y.ptr(), []int{0, 0}}, View{x.ptr(), dense}, false)
 	})
-	benchmark(b, "SumSquares", benchN, func(s device.Stream) { SumSquares(s, benchN, y.ptr(), x.ptr(), false) })
+	benchmark(b, "SumSquares", benchN, func(s device.Stream) { SumSquares(s, y.ptr(), false, Sized{x.ptr(), benchN}) })
 }
 
 func BenchmarkRows(b *testing.B) {

@@ -31,19 +31,21 @@ import (
 // Conv describes a convolution of N images: X is [N, C, H, W], Weight
 // [M, C/Groups, KH, KW] and Y [N, M, OH, OW], all dense. Bias, of M elements,
 // may be missing. Strides, padding (zeros on both sides) and dilation are given down
-// and across.
+// and across. With ChannelsLast, X is [N, H, W, C], Weight [M, KH, KW, C/Groups]
+// and Y [N, OH, OW, M]: GPUs are fast with this order, and hosts slow.
 type Conv struct {
 	N, C, H, W            int
 	M, KH, KW             int
 	Groups                int
 	Stride, Pad, Dilation [2]int
+	ChannelsLast          bool
 	X, Weight, Bias, Y    Array
 }
 
 var (
-	convKernel           = &device.Kernel{Name: "conv", Host: microKernels[0].conv, CUDA: cudaConv("conv", 2)}
-	convGradInputKernel  = &device.Kernel{Name: "conv_grad_input", Host: microKernels[0].convGradInput, CUDA: cudaConv("conv_grad_input", 0)}
-	convGradWeightKernel = &device.Kernel{Name: "conv_grad_weight", Host: microKernels[0].convGradWeight, CUDA: cudaConv("conv_grad_weight", 1)}
+	convKernel           = &device.Kernel{Name: "conv", Host: microKernels[0].conv, CUDA: cudaConv("conv", device.ConvolutionY, 2)}
+	convGradInputKernel  = &device.Kernel{Name: "conv_grad_input", Host: microKernels[0].convGradInput, CUDA: cudaConv("conv_grad_input", device.ConvolutionX, 0)}
+	convGradWeightKernel = &device.Kernel{Name: "conv_grad_weight", Host: microKernels[0].convGradWeight, CUDA: cudaConv("conv_grad_weight", device.ConvolutionWeight, 1)}
 )
 
 // Convolve computes Y.
@@ -77,14 +79,14 @@ func (c *Conv) queue(s device.Stream, k *device.Kernel, arrays [3]Array, bias Ar
 	operands(&l, 0, arrays[:]...)
 	operands(&l, 3, bias)
 	l.Int = [device.MaxInts]int{c.N, c.C, c.H, c.W, c.M, c.KH, c.KW, c.Groups,
-		c.Stride[0], c.Stride[1], c.Pad[0], c.Pad[1], c.Dilation[0], c.Dilation[1], flag(accumulate)}
+		c.Stride[0], c.Stride[1], c.Pad[0], c.Pad[1], c.Dilation[0], c.Dilation[1], flag(accumulate), flag(c.ChannelsLast)}
 	queue(s, &l)
 }
 
 func loadConv(l *device.Launch) Conv {
 	n := &l.Int
 	return Conv{N: n[0], C: n[1], H: n[2], W: n[3], M: n[4], KH: n[5], KW: n[6], Groups: n[7],
-		Stride: [2]int{n[8], n[9]}, Pad: [2]int{n[10], n[11]}, Dilation: [2]int{n[12], n[13]},
+		Stride: [2]int{n[8], n[9]}, Pad: [2]int{n[10], n[11]}, Dilation: [2]int{n[12], n[13]}, ChannelsLast: n[15] != 0,
 		X: operandOf(l, 0), Weight: operandOf(l, 1), Y: operandOf(l, 2), Bias: operandOf(l, 3)}
 }
 

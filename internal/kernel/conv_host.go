@@ -102,6 +102,10 @@ func (c *convolution) compute(g *product, to numbers, image, pixels int, bias []
 }
 
 func (kn *microKernel) conv(l *device.Launch, w *device.Workers) {
+	if c := loadConv(l); c.ChannelsLast {
+		c.sumLast(l, w)
+		return
+	}
 	c := kn.newConvolution(l, w)
 	defer c.widenWeights()()
 	var bias []float32
@@ -133,6 +137,10 @@ func deal(to *numbers, image int, g *product, pixels int, accumulate bool) {
 }
 
 func (kn *microKernel) convGradWeight(l *device.Launch, w *device.Workers) {
+	if c := loadConv(l); c.ChannelsLast {
+		c.gradWeightLast(l, w)
+		return
+	}
 	c := kn.newConvolution(l, w)
 	w.For(c.Groups, 1, func(group, _ int) {
 		g := product{m: c.kernels, n: c.patch, k: c.N * c.pixels, ldc: c.patch,
@@ -142,6 +150,10 @@ func (kn *microKernel) convGradWeight(l *device.Launch, w *device.Workers) {
 }
 
 func (kn *microKernel) convGradInput(l *device.Launch, w *device.Workers) {
+	if c := loadConv(l); c.ChannelsLast {
+		c.gradInputLast(l, w)
+		return
+	}
 	c := kn.newConvolution(l, w)
 	defer c.widenWeights()()
 	each := c.bands

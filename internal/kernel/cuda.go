@@ -3,6 +3,7 @@ package kernel
 import (
 	"embed"
 	"fmt"
+	"slices"
 
 	"github.com/headroom-go/headroom/device"
 )
@@ -19,11 +20,17 @@ import (
 var ptx embed.FS
 
 // newCUDACode is the code of a file for GPUs of a compute capability or newer.
+// For those with tensor cores for bfloat16 some files have a second version.
 func newCUDACode(name string, oldest int) *device.CUDACode {
 	return &device.CUDACode{Name: name, PTX: func(capability int) (string, error) {
 		if capability < oldest {
 			return "", fmt.Errorf("the GPU has compute capability %d.%d: the kernels of %s need %d.%d or newer",
 				capability/10, capability%10, name, oldest/10, oldest%10)
+		}
+		if capability >= tensorCores {
+			if text, err := ptx.ReadFile("cuda/" + name + "_80.ptx"); err == nil {
+				return string(text), nil
+			}
 		}
 		text, err := ptx.ReadFile("cuda/" + name + ".ptx")
 		return string(text), err
@@ -33,6 +40,7 @@ func newCUDACode(name string, oldest int) *device.CUDACode {
 var (
 	attentionCode     = newCUDACode("attention", 70)
 	attentionHalfCode = newCUDACode("attention_half", tensorCores)
+	channelsCode      = newCUDACode("channels", 70)
 	elementwiseCode   = newCUDACode("elementwise", 70)
 	gemmCode          = newCUDACode("gemm", 70)
 	imageCode         = newCUDACode("image", 70)
@@ -86,14 +94,14 @@ func cudaRows(code *device.CUDACode, function string) cudaFunc {
 }
 
 // cudaNest runs a function over a nest that the launch holds. Where all
-// operands are dense along the row, it works on packs of four elements, and
+// operands are dense along the row, it works on packs of eight elements, and
 // sizes and strides count packs.
 func cudaNest(function string, operands int) cudaFunc {
 	return func(l *device.Launch, q *device.CUDAQueue) {
 		n := loadNest(l)
 		pack := 1
 		if n.packs(l.Ptr[:operands]) {
-			pack = 4
+			pack = packLen
 			n.pack()
 			n.store(l)
 		}
@@ -102,7 +110,10 @@ func cudaNest(function string, operands int) cudaFunc {
 	}
 }
 
-// packs says whether the nest can be taken in packs of four elements.
+// packLen is the number of elements of a pack: 16 bytes of those of 16 bits.
+const packLen = 8
+
+// packs says whether the nest can be taken in packs.
 func (n *nest) packs(ptrs []device.Ptr) bool {
 	last := n.dims - 1
 	for _, p := range ptrs {
@@ -112,20 +123,20 @@ func (n *nest) packs(ptrs []device.Ptr) bool {
 	}
 	for k := range n.stride {
 		for i, s := range n.stride[k][:n.dims] {
-			if i == last && s != 1 || i < last && s%4 != 0 {
+			if i == last && s != 1 || i < last && s%packLen != 0 {
 				return false
 			}
 		}
 	}
-	return n.size[last]%4 == 0
+	return n.size[last]%packLen == 0
 }
 
 func (n *nest) pack() {
 	last := n.dims - 1
-	n.size[last] /= 4
+	n.size[last] /= packLen
 	for k := range n.stride {
 		for i := range last {
-			n.stride[k][i] /= 4
+			n.stride[k][i] /= packLen
 		}
 	}
 }
@@ -165,6 +176,10 @@ func cudaSum(l *device.Launch, q *device.CUDAQueue) {
 	}
 	parts := max(1, min(cudaParts/max(1, units), terms/cudaPartTerms))
 	copy(sum.Int[:], []int{kept, n.dims - kept, accumulate, parts, results, terms})
+	if n.denseColumns(l.Ptr[1]) {
+		cudaDenseColumns(&sum, q)
+		return
+	}
 	if parts > 1 {
 		sum.Ptr[2] = q.Workspace(4 * parts * results)
 	}
@@ -178,26 +193,94 @@ func cudaSum(l *device.Launch, q *device.CUDAQueue) {
 	}
 }
 
+// denseColumns says whether the nest is the sum of a matrix's columns that lie
+// in packs.
+func (n *nest) denseColumns(src device.Ptr) bool {
+	return n.dims == 2 && n.stride[0] == [MaxDims]int{0, 1} && n.stride[1][1] == 1 &&
+		src%16 == 0 && n.size[1]%packLen == 0 && n.stride[1][0]%packLen == 0
+}
+
+// cudaDenseColumns sums columns in packs. l has what cudaSum puts there.
+func cudaDenseColumns(l *device.Launch, q *device.CUDAQueue) {
+	cols, rows := l.Int[4], l.Int[5]
+	units := blocks(cols, threads)
+	l.Int[3] = max(1, min(cudaParts/units, rows/64))
+	if l.Int[3] > 1 {
+		l.Ptr[2] = q.Workspace(4 * l.Int[3] * cols)
+	}
+	q.Run(reduceCode, "dense_columns", device.Grid{X: units, Y: l.Int[3], Block: threads}, l)
+	if l.Int[3] > 1 {
+		q.Run(reduceCode, "column_fold", device.Grid{X: blocks(cols, 32), Block: threads}, l)
+	}
+}
+
 func cudaSumSquares(l *device.Launch, q *device.CUDAQueue) {
-	g := sweep(l.Int[0])
-	g.X = max(1, min(g.X, cudaParts))
-	l.Int[2], l.Ptr[2] = g.X, q.Workspace(4*cudaParts)
+	most := slices.Max(l.Int[2 : 2+l.Int[0]])
+	g := device.Grid{X: max(1, min(blocks(most, packLen*threads), 512)), Y: l.Int[0], Block: threads}
+	l.Int[12], l.Ptr[11] = g.X*g.Y, q.Workspace(4*g.X*g.Y)
 	q.Run(reduceCode, "sum_squares", g, l)
-	q.Run(reduceCode, "sum_squares_fold", device.Grid{X: 1, Block: threads}, l)
+	q.Run(reduceCode, "sum_squares_fold", device.Grid{X: 1, Block: 1024}, l)
 }
 
 func cudaClipScale(l *device.Launch, q *device.CUDAQueue) {
 	q.Run(reduceCode, "clip_scale", device.Grid{X: 1, Block: 32}, l)
 }
 
-// cudaLayerNormGrad computes the parameters' gradients first, since dx may be dy.
+// cudaLayerNorm has a version for mixed precision that holds rows in registers.
+func cudaLayerNorm(l *device.Launch, q *device.CUDAQueue) {
+	rows, cols, function := l.Int[0], l.Int[1], "layer_norm"
+	aligned := (l.Ptr[0]|l.Ptr[3]|l.Ptr[4]|l.Ptr[5])%16 == 0 && cols%packLen == 0
+	typed := l.Type[0] == device.BFloat16 && l.Type[3] == device.BFloat16 && l.Type[4] == device.Float32 && l.Type[5] == device.Float32
+	switch {
+	case !aligned || !typed || l.Ptr[0] == 0 || cols > 1792:
+	case cols <= 768:
+		function = "layer_norm_768"
+	default:
+		function = "layer_norm_1792"
+	}
+	q.Run(rowsCode, function, warps(rows), l)
+}
+
+// normGradAll names the function that computes all gradients of a layer
+// normalisation in one pass, with the longest rows that it takes; "" where the
+// types or sizes are none's.
+func normGradAll(l *device.Launch) string {
+	dx, dy, x, gamma := l.Type[0], l.Type[3], l.Type[4], l.Type[7]
+	typed := dx == device.Float32 && gamma == device.Float32 &&
+		(x == device.Float32 && dy == device.Float32 || x == device.BFloat16 && (dy == device.Float32 || dy == device.BFloat16))
+	aligned := (l.Ptr[0]|l.Ptr[3]|l.Ptr[4]|l.Ptr[7])%16 == 0
+	cols := l.Int[1]
+	switch {
+	case !typed || !aligned || cols%packLen != 0 || cols > 1792:
+		return ""
+	case cols <= 256:
+		return "layer_norm_grad_256"
+	case cols <= 768:
+		return "layer_norm_grad_768"
+	case cols <= 1024:
+		return "layer_norm_grad_1024"
+	}
+	return "layer_norm_grad_1792"
+}
+
+// cudaLayerNormGrad computes all gradients in one pass where it can, otherwise
+// the parameters' first, since dx may be dy.
 func cudaLayerNormGrad(l *device.Launch, q *device.CUDAQueue) {
 	rows, cols := l.Int[0], l.Int[1]
-	if l.Ptr[1] != 0 || l.Ptr[2] != 0 {
-		parts := max(1, min(cudaParts/blocks(cols, 32), rows/64))
+	params := l.Ptr[1] != 0 || l.Ptr[2] != 0
+	fold := func(function string, g device.Grid, parts int) {
 		l.Int[5], l.Ptr[8] = parts, q.Workspace(8*parts*cols)
-		q.Run(rowsCode, "layer_norm_params", device.Grid{X: blocks(cols, 32), Y: parts, Block: threads}, l)
-		q.Run(rowsCode, "layer_norm_fold", device.Grid{X: blocks(cols, threads), Block: threads}, l)
+		q.Run(rowsCode, function, g, l)
+		q.Run(rowsCode, "layer_norm_fold", device.Grid{X: blocks(cols, 32), Block: threads}, l)
+	}
+	if all := normGradAll(l); params && all != "" {
+		parts := max(1, min(rows/32, 264))
+		fold(all, device.Grid{X: parts, Block: threads}, parts)
+		return
+	}
+	if params {
+		parts := max(1, min(cudaParts/blocks(cols, 32), rows/64))
+		fold("layer_norm_params", device.Grid{X: blocks(cols, 32), Y: parts, Block: threads}, parts)
 	}
 	if l.Ptr[0] != 0 {
 		q.Run(rowsCode, "layer_norm_grad", warps(rows), l)
@@ -216,7 +299,24 @@ func cudaCrossEntropyGrad(l *device.Launch, q *device.CUDAQueue) {
 	q.Run(rowsCode, "cross_entropy_grad", device.Grid{X: l.Int[0], Block: threads}, l)
 }
 
+func cudaCrossEntropyOver(l *device.Launch, q *device.CUDAQueue) {
+	function := "cross_entropy_over"
+	if l.Type[2] == device.BFloat16 && l.Ptr[2]%16 == 0 && l.Int[4]%packLen == 0 {
+		function = "cross_entropy_packs"
+	}
+	l.Ptr[5] = q.Workspace(4 + 4*l.Int[0])
+	q.Run(rowsCode, "cross_entropy_divisor", device.Grid{X: 1, Block: 1024}, l)
+	q.Run(rowsCode, function, device.Grid{X: l.Int[0], Block: 512}, l)
+	q.Run(rowsCode, "cross_entropy_part", device.Grid{X: 1, Block: 1024}, l)
+}
+
 func cudaEmbeddingGrad(l *device.Launch, q *device.CUDAQueue) {
+	n := l.Int[0]
+	l.Ptr[3] = q.Workspace(2 * n)
+	clear := device.Launch{Kernel: l.Kernel}
+	clear.Ptr[0], clear.Int[0] = l.Ptr[3], blocks(2*n, 4) // whole words
+	q.Run(elementwiseCode, "fill", sweep(clear.Int[0]), &clear)
+	q.Run(indexCode, "embedding_links", warps(n), l)
 	q.Run(indexCode, "embedding_grad", device.Grid{X: l.Int[0], Y: blocks(l.Int[1], threads), Block: threads}, l)
 }
 

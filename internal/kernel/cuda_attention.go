@@ -6,12 +6,16 @@ import (
 	"github.com/headroom-go/headroom/device"
 )
 
-// Attention has two sets of functions: those of cuda/attention.cu take all
-// operands; those of cuda/attention_half.cu are for 16-bit ones and use tensor
-// cores. Each has shapes, by the greatest length of a head's rows.
+// Attention on 16-bit operands without dropout is cuDNN's. Beside it are two
+// sets of functions: those of cuda/attention.cu take all operands; those of
+// cuda/attention_half.cu are for 16-bit ones and use tensor cores. Each has
+// shapes, by the greatest length of a head's rows.
 
 func cudaAttention(l *device.Launch, q *device.CUDAQueue) {
 	a := loadAttention(l)
+	if a.fused(l, q, nil) {
+		return
+	}
 	heads := a.Batch * a.Heads
 	if s := a.halfShape(q, a.Q, a.K, a.V, a.O); s != nil {
 		q.Run(attentionHalfCode, s.forward, s.grid(a.T, heads, s.keys, false), l)
@@ -25,6 +29,9 @@ func cudaAttention(l *device.Launch, q *device.CUDAQueue) {
 // those of keys, so that no sum belongs to two threads.
 func cudaAttentionGrad(l *device.Launch, q *device.CUDAQueue) {
 	a, g := loadAttention(l), loadAttentionGrads(l)
+	if a.fused(l, q, g) {
+		return
+	}
 	heads := a.Batch * a.Heads
 	q.Run(attentionCode, "attention_delta", device.Grid{X: blocks(a.T, threads/32), Y: heads, Block: threads}, l)
 	if s := a.halfShape(q, a.Q, a.K, a.V, g.DO, g.DQ, g.DK, g.DV); s != nil {
@@ -35,6 +42,55 @@ func cudaAttentionGrad(l *device.Launch, q *device.CUDAQueue) {
 	s := cudaAttentionShape(a.D)
 	q.Run(attentionCode, s.gradQ, s.grid(a.T, heads, 4), l)
 	q.Run(attentionCode, s.gradKV, s.grid(a.S, heads, 4), l)
+}
+
+// fusedRows is the least number of queries, and of keys, for which it pays to
+// have a plan of cuDNN's.
+const fusedRows = 64
+
+// fused queues attention, or with g its gradient, by cuDNN. It says false, and
+// does nothing that matters, where that can't.
+func (a *Attention) fused(l *device.Launch, q *device.CUDAQueue, g *AttentionGrads) bool {
+	masked := a.KeyMask.given()
+	if a.Dropout != 0 || min(a.T, a.S) < fusedRows || a.Causal && (a.T != a.S || masked) || masked && a.Batch*a.S > maxCastBias ||
+		!a.packed(a.Q, a.K, a.V, a.O) || g != nil && (g.Accumulate || !a.packed(g.DO, g.DQ, g.DK, g.DV)) {
+		return false
+	}
+	shape := device.Attention{Batch: a.Batch, Heads: a.Heads, T: a.T, S: a.S, D: a.D, Causal: a.Causal, Masked: masked,
+		Scale: a.Scale, Q: a.QStride, K: a.KStride, V: a.VStride, O: a.OStride}
+	operands := []device.Ptr{a.Q.Ptr, a.K.Ptr, a.V.Ptr, a.O.Ptr, a.LSE.Ptr}
+	run := q.Attention
+	if g != nil {
+		operands = append(operands, g.DO.Ptr, g.DQ.Ptr, g.DK.Ptr, g.DV.Ptr, g.Delta.Ptr)
+		run = q.AttentionGrad
+	}
+	if !masked {
+		return run(shape, a.Q.Type, operands...)
+	}
+	n := a.Batch * a.S
+	bias := *l
+	bias.Ptr[0] = q.Aside(4 * n)
+	q.Run(attentionCode, "attention_bias", sweep(n), &bias)
+	if !run(shape, a.Q.Type, append(operands, bias.Ptr[0])...) {
+		return false
+	}
+	q.Run(attentionCode, "attention_blank", device.Grid{X: 1, Y: a.Batch * a.Heads, Block: threads}, l)
+	return true
+}
+
+// packed says whether the operands are of one 16-bit type and their rows lie
+// at multiples of 16 bytes.
+func (a *Attention) packed(operands ...Array) bool {
+	n := a.D
+	for _, s := range [...]*[3]int{&a.QStride, &a.KStride, &a.VStride, &a.OStride} {
+		n |= s[0] | s[1] | s[2]
+	}
+	for _, x := range operands {
+		if x.Type != a.Q.Type || x.Type == device.Float32 || x.Ptr%16 != 0 {
+			return false
+		}
+	}
+	return n%8 == 0
 }
 
 // attentionShape are functions of cuda/attention.cu: the rows of their tiles,

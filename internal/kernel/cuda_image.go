@@ -1,12 +1,20 @@
 package kernel
 
-import "github.com/headroom-go/headroom/device"
+import (
+	"fmt"
 
-// cudaConv runs a function of a convolution with a thread for each element of
-// operand i, or for the weight, operand 1, a block.
-func cudaConv(function string, i int) cudaFunc {
+	"github.com/headroom-go/headroom/device"
+)
+
+// cudaConv computes a part of a convolution by cuDNN, or where that can't by a
+// function with a thread for each element of operand i, or for the weight,
+// operand 1, a block.
+func cudaConv(function string, part device.ConvolutionPart, i int) cudaFunc {
 	return func(l *device.Launch, q *device.CUDAQueue) {
 		c := loadConv(l)
+		if q.Convolution(c.convolution(l, q, part)) {
+			return
+		}
 		g := device.Grid{X: c.M * c.patch(), Block: threads}
 		switch i {
 		case 0:
@@ -18,14 +26,72 @@ func cudaConv(function string, i int) cudaFunc {
 	}
 }
 
+// convolution describes it to the device.
+func (c *Conv) convolution(l *device.Launch, q *device.CUDAQueue, part device.ConvolutionPart) *device.Convolution {
+	accumulate := l.Int[14] != 0
+	return &device.Convolution{
+		Part: part, N: c.N, C: c.C, H: c.H, W: c.W, M: c.M, KH: c.KH, KW: c.KW, OH: c.OH(), OW: c.OW(), Groups: c.Groups,
+		Stride: c.Stride, Pad: c.Pad, Dilation: c.Dilation, ChannelsLast: c.ChannelsLast,
+		X: c.X.Ptr, Weight: c.Weight.Ptr, Y: c.Y.Ptr, Bias: c.Bias.Ptr,
+		TypeX: c.X.Type, TypeWeight: c.Weight.Type, TypeY: c.Y.Type, TypeBias: c.Bias.Type, Accumulate: accumulate,
+		Add: func(sum device.Ptr, first bool) {
+			n := c.M * c.patch()
+			add := device.Launch{Kernel: l.Kernel}
+			operands(&add, 0, c.Weight, Array{sum, c.X.Type})
+			add.Int[0], add.Int[1], add.Float[0] = n, flag(accumulate || !first), 1
+			q.Run(elementwiseCode, "scale", sweep(n), &add)
+		},
+	}
+}
+
 // spread is the grid for n elements that take some time each.
 func spread(n int) device.Grid { return device.Grid{X: min(blocks(n, threads), 1<<16), Block: threads} }
 
-// cudaChannels runs a function with a block for each of Int[1] channels.
-func cudaChannels(function string) cudaFunc {
+// cudaChannels runs a function with a block for each of Int[1] channels. Where
+// a channel's elements are not neighbours, Int[2] being 1, it runs others, which
+// go by rows of channels.
+func cudaChannels(function string, byRows ...string) cudaFunc {
 	return func(l *device.Launch, q *device.CUDAQueue) {
+		if l.Int[2] == 1 {
+			cudaChannelRows(l, q, byRows)
+			return
+		}
 		q.Run(imageCode, function, device.Grid{X: l.Int[1], Block: 512}, l)
 	}
+}
+
+// rowParts is how many parts the rows are taken in: so many that there are
+// blocks for a large GPU, each with rows enough.
+func rowParts(rows, channels int) int {
+	return max(1, min(1024/blocks(channels, 64), blocks(rows, 128)))
+}
+
+// cudaChannelRows runs functions of channels.cu one after the other: those that
+// fold with a block for 32 channels, the others with one for 64 of each part.
+func cudaChannelRows(l *device.Launch, q *device.CUDAQueue, functions []string) {
+	rows, channels := l.Int[0], l.Int[1]
+	parts := rowParts(rows, channels)
+	l.Int[7], l.Int[8] = parts, flag(channels%8 == 0 && aligned(l.Ptr[:9]))
+	l.Ptr[9] = q.Workspace(4 * 2 * channels * (parts + 1))
+	for _, f := range functions {
+		g := device.Grid{X: blocks(channels, 64), Y: parts, Block: threads}
+		if f == "channel_stats" || f == "channel_grad_fold" {
+			g = device.Grid{X: blocks(channels, 32), Block: 1024}
+		}
+		if f == "channel_grad" && l.Ptr[5] == 0 {
+			return
+		}
+		q.Run(channelsCode, f, g, l)
+	}
+}
+
+// aligned says whether all addresses are multiples of 16.
+func aligned(ptrs []device.Ptr) bool {
+	var all device.Ptr
+	for _, p := range ptrs {
+		all |= p
+	}
+	return all%16 == 0
 }
 
 // cudaPool runs a function with a thread for each window, or for each element
@@ -38,5 +104,36 @@ func cudaPool(function string, elements bool) cudaFunc {
 			y = x
 		}
 		q.Run(imageCode, function, spread(p.Planes*y), l)
+	}
+}
+
+// widest is the greatest size of a window, down or across.
+func (p *Pool) widest(side int) int {
+	if p.Kernel[side] != 0 {
+		return p.Kernel[side]
+	}
+	return blocks([2]int{p.H, p.W}[side], [2]int{p.OH, p.OW}[side]) + 1
+}
+
+// cudaMaxPoolGrad finds the greatest elements first, of as many planes at a
+// time as the workspace has room for, and then lets each element of X look for
+// itself.
+func cudaMaxPoolGrad(l *device.Launch, q *device.CUDAQueue) {
+	p := loadPool(l)
+	x, y := p.planes()
+	each := q.WorkspaceBytes() / 2 / y
+	if area := p.widest(0) * p.widest(1); area > 1<<16 || each == 0 {
+		panic(fmt.Sprintf("kernel.MaxPoolGrad: %d windows of %d elements in a plane; CUDA devices take up to %d, of up to %d", y, area, q.WorkspaceBytes()/2, 1<<16))
+	}
+	part := *l
+	part.Ptr[3] = q.Workspace(q.WorkspaceBytes())
+	for first := 0; first < p.Planes; first += each {
+		n := min(each, p.Planes-first)
+		part.Int[0] = n
+		q.Run(imageCode, "max_pool_places", spread(n*y), &part)
+		q.Run(imageCode, "max_pool_grad", spread(n*x), &part)
+		for i, elements := range [...]int{x, x, y} {
+			part.Ptr[i] += device.Ptr(n * elements * l.Type[i].Size())
+		}
 	}
 }

@@ -53,6 +53,27 @@ func scaleHost(l *device.Launch, w *device.Workers) {
 	})
 }
 
+var scaleByKernel = &device.Kernel{Name: "scale_by", Host: scaleByHost, CUDA: cudaElements(elementwiseCode, "scale_by")}
+
+// ScaleBy multiplies n elements of y by *factor, in place. Where that is 1,
+// nothing is read or written.
+func ScaleBy(s device.Stream, n int, y, factor Array) {
+	need("ScaleBy", n, y, factor)
+	l := device.Launch{Kernel: scaleByKernel, Bytes: y.bytes(2*n) + factor.bytes(1), Flops: uint64(n)}
+	operands(&l, 0, y, factor)
+	l.Int[0] = n
+	queue(s, &l)
+}
+
+func scaleByHost(l *device.Launch, w *device.Workers) {
+	y, by := numbersOf(l, 0, l.Int[0]), operandOf(l, 1).numbers(1)
+	factor := by.at(0)
+	if factor == 1 {
+		return
+	}
+	elementwise(w, l.Int[0], y, y, numbers{}, false, func(dst, x, _ []float32, _ int) { vecScale(dst, x, factor) })
+}
+
 func (op UnaryOp) flops() int {
 	switch op {
 	case Exp:

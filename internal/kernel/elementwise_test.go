@@ -243,3 +243,16 @@ func TestBinaryInPlace(t *testing.T) {
 		}
 	})
 }
+
+func TestScaleBy(t *testing.T) {
+	r := seeded(t)
+	for _, n := range lengths(r) {
+		for _, factor := range []float32{1, -0.75} {
+			c := &testCase{t: t}
+			y, by := c.inout(randoms(r, n)), c.input([]float32{factor})
+			c.run(func(s device.Stream) { ScaleBy(s, n, y.ptr(), by.ptr()) })
+			c.equal("y", y, 0, func(i int) float64 { return float64(factor * y.before[i]) })
+			c.cost(2*n+1, n)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package kernel
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
@@ -158,7 +159,7 @@ func TestHalfOperandsGPU(t *testing.T) {
 	host := &inline{w: device.NewWorkers(2)}
 	defer host.w.Close()
 	var tables keeper
-	ops := halfOps(&tables)
+	ops := append(halfOps(&tables), packedOps(&tables)...)
 	mask := tables.int32s(slices.Repeat([]int32{1, 1, 0, 1, 1, 1, 1, 0, 1, 1}, 60)...)
 	for _, d := range []int{8, 40, 64, 104, 128} {
 		for _, causal := range []bool{false, true} {
@@ -169,6 +170,64 @@ func TestHalfOperandsGPU(t *testing.T) {
 				attentionOp(Attention{Batch: 2, Heads: 2, T: 100, S: 150, D: d, Causal: causal, Scale: 0.2, KeyMask: mask}, causal))
 		}
 	}
+	compareGPU(t, g, r, host, &tables, ops)
+}
+
+// TestLibrariesGPU compares what libraries compute where they are found, that
+// is the shapes of models with all operands of one type, with the host's.
+func TestLibrariesGPU(t *testing.T) {
+	g := openGPU()
+	if g == nil {
+		t.Skip("the flag -device names no device")
+	}
+	if g.err != nil {
+		t.Fatal(g.err)
+	}
+	host := &inline{w: device.NewWorkers(2)}
+	defer host.w.Close()
+	var tables keeper
+	mask := slices.Repeat([]int32{1}, 3*200)
+	for i := range 200 {
+		mask[i], mask[200+i], mask[400+i] = int32(flag(i < 77)), 0, int32(flag(i%3 > 0)) // the second has no keys
+	}
+	masks := tables.int32s(mask...)
+	one, two := [2]int{1, 1}, [2]int{2, 2}
+	var ops []halfOp
+	for _, acc := range []bool{false, true} {
+		for _, d := range []int{40, 64, 128} {
+			ops = append(ops,
+				packedOp(Attention{Batch: 3, Heads: 3, T: 200, S: 200, D: d, Causal: true, Scale: 0.1}, acc),
+				packedOp(Attention{Batch: 3, Heads: 3, T: 200, S: 200, D: d, Scale: 0.1, KeyMask: masks}, acc),
+				packedOp(Attention{Batch: 2, Heads: 2, T: 256, S: 256, D: d, Scale: 0.1}, acc))
+		}
+		for _, c := range []Conv{
+			{N: 5, C: 16, H: 14, W: 14, M: 32, KH: 3, KW: 3, Groups: 1, Stride: one, Pad: one, Dilation: one},
+			{N: 5, C: 32, H: 15, W: 14, M: 16, KH: 1, KW: 1, Groups: 1, Stride: one, Dilation: one},
+			{N: 5, C: 32, H: 14, W: 14, M: 64, KH: 1, KW: 1, Groups: 1, Stride: two, Dilation: one},
+			{N: 3, C: 3, H: 32, W: 32, M: 64, KH: 7, KW: 7, Groups: 1, Stride: two, Pad: [2]int{3, 3}, Dilation: one},
+			{N: 3, C: 32, H: 9, W: 9, M: 32, KH: 3, KW: 3, Groups: 4, Stride: one, Pad: one, Dilation: two},
+		} {
+			ops = append(append(ops, convOps(c, acc)...), floatWeightOp(c, acc))
+		}
+	}
+	compareGPU(t, g, seeded(t), host, &tables, ops)
+	at := Array{g.memory, device.BFloat16}
+	a := Attention{Batch: 1, Heads: 2, T: 128, S: 128, D: 64, Scale: 1, Q: at, K: at, V: at, O: at.From(1 << 20), LSE: at.From(2 << 20)}
+	a.QStride = [3]int{2 * 128 * 64, 128 * 64, 64}
+	a.KStride, a.VStride, a.OStride = a.QStride, a.QStride, a.QStride
+	l := device.Launch{Kernel: &device.Kernel{Name: "fused", CUDA: func(l *device.Launch, q *device.CUDAQueue) {
+		t.Log("attention is a library's: ", loadAttention(l).fused(l, q, nil))
+	}}}
+	a.store(&l)
+	g.stream.Launch(&l)
+	if err := g.stream.Sync(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// compareGPU runs operations on operands of one type, then of random types, on
+// the GPU and on the host.
+func compareGPU(t *testing.T, g *gpu, r *rand.Rand, host *inline, tables *keeper, ops []halfOp) {
 	for _, op := range ops {
 		for trial := range 6 {
 			g.runs++
@@ -216,7 +275,49 @@ func TestHalfOperandsGPU(t *testing.T) {
 			runtime.KeepAlive(&mem)
 		}
 	}
-	runtime.KeepAlive(&tables)
+	runtime.KeepAlive(tables)
+}
+
+// packedOps are operations on rows of whole packs, for which there are functions
+// of their own on GPUs.
+func packedOps(tables *keeper) (ops []halfOp) {
+	const rows = 150
+	targets, tokens := make([]int32, rows+3), make([]int32, 9000)
+	for i := range tokens {
+		tokens[i] = int32(i * i % 7)
+	}
+	for i := range targets {
+		targets[i] = int32(i*i%300) - 1
+	}
+	classes, index := tables.int32s(targets...), tables.int32s(tokens...)
+	for _, cols := range []int{64, 768, 1000, 1600} {
+		n := rows * cols
+		for _, acc := range []bool{false, true} {
+			ops = append(ops, halfOp{fmt.Sprint("LayerNormGrad of ", cols), []int{n, n}, []int{n, cols, cols, rows, rows, cols}, func(s device.Stream, f, w []Array) {
+				LayerNormGrad(s, rows, cols, w[0], w[1], w[2], f[0], f[1], w[3], w[4], w[5], acc, acc, acc)
+			}})
+		}
+		ops = append(ops, halfOp{fmt.Sprint("LayerNormGrad of parameters, of ", cols), []int{n}, []int{n, cols, cols, rows, cols}, func(s device.Stream, f, w []Array) {
+			LayerNormGrad(s, rows, cols, none, w[1], w[2], w[0], f[0], none, w[3], w[4], false, false, true)
+		}}, halfOp{fmt.Sprint("LayerNorm of ", cols), []int{n, n}, []int{cols, cols, rows, rows}, func(s device.Stream, f, w []Array) {
+			LayerNorm(s, rows, cols, f[0], w[2], w[3], f[1], w[0], w[1], 1e-5)
+		}}, halfOp{fmt.Sprint("LayerNormApply of ", cols), []int{n, n}, []int{cols, rows, rows}, func(s device.Stream, f, w []Array) {
+			LayerNormApply(s, rows, cols, f[0], f[1], w[1], w[2], w[0], none)
+		}}, halfOp{fmt.Sprint("BiasGrad of ", cols), []int{cols, n}, nil, func(s device.Stream, f, _ []Array) { BiasGrad(s, rows, cols, f[0], f[1], true) }})
+	}
+	for _, smoothing := range []float32{0, 0.1} {
+		p := CrossEntropyParams{Ignore: -1, Smoothing: smoothing}
+		for _, r := range []LogitRows{{rows, 333, 336, 2, rows + 3}, {rows, 5001, 5008, 0, rows + 3}} {
+			ops = append(ops, halfOp{fmt.Sprint("CrossEntropyOver of ", r), []int{r.Rows * r.Stride}, []int{1, 1}, func(s device.Stream, f, w []Array) {
+				CrossEntropyOver(s, r, w[0], w[1], f[0], classes, p)
+			}})
+		}
+	}
+	return append(ops, halfOp{"EmbeddingGrad of many", []int{20 * 264, 9000 * 264}, nil, func(s device.Stream, f, _ []Array) {
+		EmbeddingGrad(s, 9000, 264, 20, f[0], f[1], index)
+	}}, halfOp{"UnaryGrad in packs", []int{8000, 8000, 8000}, nil, func(s device.Stream, f, _ []Array) {
+		UnaryGrad(s, GeluTanh, 8000, f[0], f[1], f[2], true)
+	}}, halfOp{"Unary in packs", []int{8000, 8000}, nil, func(s device.Stream, f, _ []Array) { Unary(s, GeluTanh, 8000, f[0], f[1]) }})
 }
 
 // alike compares arrays of one type, relative to their greatest element: they

@@ -60,7 +60,7 @@ func halfOps(mem *keeper) []halfOp {
 		{"SumTo rows", []int{rows, n}, nil, func(s device.Stream, f, _ []Array) {
 			SumTo(s, shape, View{f[0], []int{1, 0}}, View{f[1], dense}, false)
 		}},
-		{"SumSquares", []int{n}, []int{1}, func(s device.Stream, f, w []Array) { SumSquares(s, n, w[0], f[0], true) }},
+		{"SumSquares", []int{n}, []int{1}, func(s device.Stream, f, w []Array) { SumSquares(s, w[0], true, Sized{f[0], n}) }},
 		{"Binary", []int{n, n, cols}, nil, func(s device.Stream, f, _ []Array) {
 			Binary(s, Mul, shape, f[0], View{f[1], turned}, View{f[2], row})
 		}},
@@ -76,6 +76,10 @@ func halfOps(mem *keeper) []halfOp {
 		{"CrossEntropy", []int{n}, []int{1, rows}, func(s device.Stream, f, w []Array) {
 			CrossEntropy(s, rows, cols, w[0], w[1], f[0], classes, p)
 		}},
+		{"CrossEntropyOver", []int{rows * (cols + 3), 1}, []int{1}, func(s device.Stream, f, w []Array) {
+			CrossEntropyOver(s, LogitRows{rows, cols, cols + 3, 0, rows}, w[0], f[1], f[0], classes, p)
+		}},
+		{"ScaleBy", []int{n, 1}, nil, func(s device.Stream, f, _ []Array) { ScaleBy(s, n, f[0], f[1]) }},
 		{"Embedding", []int{4 * cols, n}, nil, func(s device.Stream, f, _ []Array) { Embedding(s, 4, cols, rows, f[0], f[1], some4) }},
 		{"EmbeddingGrad", []int{n, 4 * cols}, nil, func(s device.Stream, f, _ []Array) {
 			EmbeddingGrad(s, 4, cols, rows, f[0], f[1], some4)
@@ -177,6 +181,34 @@ func attentionOp(a Attention, accumulate bool) halfOp {
 		AttentionForward(s, a)
 		a.O = w[2] // what backward reads must be the same with all types
 		AttentionBackward(s, a, AttentionGrads{DO: f[4], DQ: f[5], DK: f[6], DV: f[7], Delta: w[1], Accumulate: accumulate})
+	}}
+}
+
+// packedOp is both passes on queries, keys and values side by side, as in
+// SelfAttention, with backward reading what forward wrote: a library's attention
+// wants all operands to be of one type.
+func packedOp(a Attention, accumulate bool) halfOp {
+	rows := a.Batch * a.Heads * a.T
+	name := fmt.Sprintf("packed Attention %d×%d×%d×%d causal %v", a.Batch, a.Heads, a.T, a.D, a.Causal)
+	return halfOp{name, []int{rows * a.D, 3 * rows * a.D, rows * a.D, 3 * rows * a.D}, []int{rows, rows}, func(s device.Stream, f, w []Array) {
+		a, row := a, a.Heads*a.D
+		a.O, a.LSE = f[0], w[0]
+		a.Q, a.K, a.V = f[1], f[1].From(row), f[1].From(2*row)
+		a.QStride = [3]int{a.T * 3 * row, a.D, 3 * row}
+		a.KStride, a.VStride = a.QStride, a.QStride
+		a.OStride = [3]int{a.T * row, a.D, row}
+		AttentionForward(s, a)
+		AttentionBackward(s, a, AttentionGrads{DO: f[2], DQ: f[3], DK: f[3].From(row), DV: f[3].From(2 * row), Delta: w[1], Accumulate: accumulate})
+	}}
+}
+
+// floatWeightOp is the gradient of a float32 weight from 16-bit images.
+func floatWeightOp(c Conv, acc bool) halfOp {
+	x, w, y := c.N*c.C*c.H*c.W, c.M*c.patch(), c.N*c.M*c.OH()*c.OW()
+	return halfOp{fmt.Sprintf("ConvGradWeight to float32 %+v", c), []int{x, y}, []int{w}, func(s device.Stream, f, wide []Array) {
+		c := c
+		c.X = f[0]
+		ConvGradWeight(s, c, wide[0], f[1], acc)
 	}}
 }
 

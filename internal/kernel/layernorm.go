@@ -6,7 +6,7 @@ import (
 	"github.com/headroom-go/headroom/device"
 )
 
-var layerNormKernel = &device.Kernel{Name: "layer_norm", Host: layerNormHost, CUDA: cudaWarps(rowsCode, "layer_norm")}
+var layerNormKernel = &device.Kernel{Name: "layer_norm", Host: layerNormHost, CUDA: cudaLayerNorm}
 
 // LayerNorm normalises each row of x (rows × cols):
 //

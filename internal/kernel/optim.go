@@ -11,7 +11,8 @@ var adamWKernel = &device.Kernel{Name: "adamw", Host: adamWHost, CUDA: cudaEleme
 
 // AdamW takes one step of Adam with decoupled weight decay (Loshchilov and
 // Hutter, «Decoupled Weight Decay Regularization», 2019) for n parameters, in
-// place. With g ← *gradScale·g (by 1 without gradScale) and t = p.Step:
+// place. A gradScale that is not a number leaves all as it is. With
+// g ← *gradScale·g (by 1 without gradScale) and t = p.Step:
 //
 //	w ← w − lr·wd·w;  m ← β1·m + (1−β1)·g;  v ← β2·v + (1−β2)·g²
 //	w ← w − lr/(1−β1ᵗ) · m / (√v/√(1−β2ᵗ) + eps)
@@ -50,6 +51,9 @@ func adamWHost(l *device.Launch, ws *device.Workers) {
 	}
 	if l.Ptr[4] != 0 {
 		f.grad = device.Float32s(l.Ptr[4], 1)[0]
+	}
+	if f.grad != f.grad {
+		return
 	}
 	ws.For(n, chunk, func(lo, hi int) {
 		var buf [pieceLen]float32

@@ -80,3 +80,24 @@ func TestAdamWNotFinite(t *testing.T) {
 		c.equal("w", w, 0, func(int) float64 { return math.NaN() })
 	})
 }
+
+// TestNoUpdate: where the gradient's factor is not a number, all stays.
+func TestNoUpdate(t *testing.T) {
+	some := func() []float32 { return []float32{1, 2, 3} }
+	run := func(f func(s device.Stream, w, g, m, v, factor Array)) {
+		c := &testCase{t: t}
+		w, g, m, v, factor := c.inout(some()), c.input(some()), c.inout(some()), c.inout(some()), c.input([]float32{nan})
+		c.run(func(s device.Stream) { f(s, w.ptr(), g.ptr(), m.ptr(), v.ptr(), factor.ptr()) })
+		for _, a := range []*array{w, m, v} {
+			c.equal("state", a, 0, func(i int) float64 { return float64(some()[i]) })
+		}
+	}
+	run(func(s device.Stream, w, g, m, v, factor Array) {
+		AdamW(s, 3, w, g, m, v, factor, AdamWParams{LR: 1, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 1})
+	})
+	for rule := UpdateSGD; rule <= UpdateRMSProp; rule++ {
+		run(func(s device.Stream, w, g, m, v, factor Array) {
+			Update(s, rule, 3, w, g, [3]Array{m, v, v}, factor, UpdateParams{LR: 1, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 1})
+		})
+	}
+}

@@ -52,7 +52,8 @@ var updateKernel = &device.Kernel{Name: "update", Host: updateHost, CUDA: cudaEl
 //
 // The rules are those of Qian (1999), Nesterov (1983), Kingma and Ba (2015),
 // Reddi et al. (2018), Duchi et al. (2011) and Tieleman and Hinton (2012), in
-// the forms that PyTorch computes. Each element depends on its own operands
+// the forms that PyTorch computes. A gradScale that is not a number leaves all
+// as it is. Each element depends on its own operands
 // alone, so that the result is the same with any number of workers.
 func Update(s device.Stream, rule UpdateRule, n int, w, g Array, states [3]Array, gradScale Array, p UpdateParams) {
 	need("Update", n, w, g)
@@ -105,6 +106,9 @@ func updateHost(l *device.Launch, ws *device.Workers) {
 		step: f[5], correct: f[6], eps: f[7], gain1: 1 - f[2]}
 	if l.Ptr[2] != 0 {
 		u.grad = device.Float32s(l.Ptr[2], 1)[0]
+	}
+	if u.grad != u.grad {
+		return
 	}
 	ws.For(n, chunk, func(lo, hi int) {
 		var buf [pieceLen]float32

@@ -28,7 +28,9 @@ func poolOracle(p Pool, f func(y, x int, share float64)) {
 		}
 		for iy := max(0, lo[0]); iy < min(hi[0], p.H); iy++ {
 			for ix := max(0, lo[1]); ix < min(hi[1], p.W); ix++ {
-				f(y, (plane*p.H+iy)*p.W+ix, share)
+				for c := range max(1, p.Channels) {
+					f(y*max(1, p.Channels)+c, ((plane*p.H+iy)*p.W+ix)*max(1, p.Channels)+c, share)
+				}
 			}
 		}
 	}
@@ -57,7 +59,10 @@ func TestPools(t *testing.T) {
 	r := seeded(t)
 	for i := range 100 {
 		p := randomPool(r, i%3 == 0)
-		x, y, accumulate := p.Planes*p.H*p.W, p.Planes*p.OH*p.OW, i%2 == 0
+		p.Channels = r.IntN(4)
+		x, y := p.planes()
+		x, y = x*p.Planes, y*p.Planes
+		accumulate := i%2 == 0
 		mean, most, from := make([]float64, y), make([]float64, y), make([]int, y)
 		c := &testCase{t: t}
 		in, out := c.input(randoms(r, x)), c.output(y)

@@ -50,6 +50,7 @@ func TestQueueingAllocatesNothing(t *testing.T) {
 			Binary(s, Div, shape[:], p, View{p, a[:]}, View{q, b[:]})
 		},
 		"Scale":            func() { Scale(s, 10, p, q, 2, true) },
+		"ScaleBy":          func() { ScaleBy(s, 10, p, q) },
 		"BiasGrad":         func() { BiasGrad(s, 3, 4, p, q, true) },
 		"LayerNorm":        func() { LayerNorm(s, 3, 4, p, p, p, q, q, q, 1e-5) },
 		"LayerNormApply":   func() { LayerNormApply(s, 3, 4, p, p, p, q, q, q) },
@@ -58,14 +59,17 @@ func TestQueueingAllocatesNothing(t *testing.T) {
 		"SoftmaxGrad":      func() { SoftmaxGrad(s, 3, 4, p, q, q, true) },
 		"CrossEntropy":     func() { CrossEntropy(s, 3, 4, p, p, q, q, CrossEntropyParams{Ignore: -1}) },
 		"CrossEntropyGrad": func() { CrossEntropyGrad(s, 3, 4, p, p, q, q, q, CrossEntropyParams{Ignore: -1}, true) },
-		"Embedding":        func() { Embedding(s, 3, 4, 5, p, q, q) },
-		"EmbeddingGrad":    func() { EmbeddingGrad(s, 3, 4, 5, p, q, q) },
+		"CrossEntropyOver": func() {
+			CrossEntropyOver(s, LogitRows{3, 4, 4, 0, 3}, p, q, p, q, CrossEntropyParams{Ignore: -1})
+		},
+		"Embedding":     func() { Embedding(s, 3, 4, 5, p, q, q) },
+		"EmbeddingGrad": func() { EmbeddingGrad(s, 3, 4, 5, p, q, q) },
 		"AdamW": func() {
 			AdamW(s, 10, p, p, p, p, q, AdamWParams{LR: 6e-4, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Step: 1234})
 		},
 		"Pack8":            func() { Pack8(s, 10, p, q) },
 		"Unpack8":          func() { Unpack8(s, 10, p, q) },
-		"SumSquares":       func() { SumSquares(s, 10, p, q, true) },
+		"SumSquares":       func() { SumSquares(s, p, true, Sized{q, 10}, Sized{p, 3}) },
 		"Convolve":         func() { Convolve(s, someConv) },
 		"ConvGradInput":    func() { ConvGradInput(s, someConv, p, q, true) },
 		"ConvGradWeight":   func() { ConvGradWeight(s, someConv, p, q, true) },
@@ -121,6 +125,9 @@ func TestMisuse(t *testing.T) {
 		"no columns":            func() { Softmax(s, 2, 0, p, p) },
 		"negative rows":         func() { CrossEntropy(s, -1, 2, p, p, p, p, CrossEntropyParams{Ignore: -1}) },
 		"no loss":               func() { CrossEntropy(s, 0, 2, none, none, none, none, CrossEntropyParams{Ignore: -1}) },
+		"rows over rows":        func() { CrossEntropyOver(s, LogitRows{3, 4, 3, 0, 3}, p, p, p, p, CrossEntropyParams{}) },
+		"rows of no batch":      func() { CrossEntropyOver(s, LogitRows{3, 4, 4, 1, 3}, p, p, p, p, CrossEntropyParams{}) },
+		"squares of nothing":    func() { SumSquares(s, p, false) },
 		"gamma missing":         func() { LayerNorm(s, 2, 2, p, p, p, p, none, p, 1e-5) },
 		"no table":              func() { Embedding(s, 2, 2, 5, p, none, p) },
 		"step 0":                func() { AdamW(s, 1, p, p, p, p, none, AdamWParams{}) },

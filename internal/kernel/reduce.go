@@ -19,6 +19,7 @@ package kernel
 // parts are added in pairs (see foldParts).
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/headroom-go/headroom/device"
@@ -212,19 +213,48 @@ func (b *columns) sum(dst []float32, src *numbers, first, step int, terms *nest,
 
 var sumSquaresKernel = &device.Kernel{Name: "sum_squares", Host: sumSquaresHost, CUDA: cudaSumSquares}
 
-// SumSquares sets *sum = Σ x² of n elements, or adds that with accumulate.
-func SumSquares(s device.Stream, n int, sum, x Array, accumulate bool) {
-	need("SumSquares", n, x)
+// Sized is an array with the number of its elements.
+type Sized struct {
+	Array
+	N int
+}
+
+// MaxSquared is how many arrays SumSquares takes at most.
+const MaxSquared = 10
+
+// SumSquares sets *sum = Σ x² over all elements of xs, up to MaxSquared arrays,
+// or adds that with accumulate.
+func SumSquares(s device.Stream, sum Array, accumulate bool, xs ...Sized) {
+	if len(xs) == 0 || len(xs) > MaxSquared {
+		panic(fmt.Sprintf("kernel.SumSquares of %d arrays: it takes 1 to %d", len(xs), MaxSquared))
+	}
 	need("SumSquares", 1, sum)
-	l := device.Launch{Kernel: sumSquaresKernel, Bytes: x.bytes(n) + bytesOf(1+flag(accumulate)), Flops: uint64(2 * n)}
-	operands(&l, 0, sum, x)
-	l.Int[0], l.Int[1] = n, flag(accumulate)
+	l := device.Launch{Kernel: sumSquaresKernel, Bytes: bytesOf(1 + flag(accumulate))}
+	operands(&l, 0, sum)
+	l.Int[0], l.Int[1] = len(xs), flag(accumulate)
+	for i, x := range xs {
+		need("SumSquares", x.N, x.Array)
+		operands(&l, 1+i, x.Array)
+		l.Int[2+i] = x.N
+		l.Bytes += x.bytes(x.N)
+		l.Flops += uint64(2 * x.N)
+	}
 	queue(s, &l)
 }
 
 func sumSquaresHost(l *device.Launch, w *device.Workers) {
-	n := l.Int[0]
-	sum, x := device.Float32s(l.Ptr[0], 1), numbersOf(l, 1, n)
+	sum, total := device.Float32s(l.Ptr[0], 1), 0.0
+	for i, n := range l.Int[2 : 2+l.Int[0]] {
+		total += squares(numbersOf(l, 1+i, n), n, w)
+	}
+	if l.Int[1] != 0 {
+		total += float64(sum[0])
+	}
+	sum[0] = float32(total)
+}
+
+// squares is Σ x² of n elements.
+func squares(x numbers, n int, w *device.Workers) (total float64) {
 	parts := w.Scratch((n + chunk - 1) / chunk)
 	defer w.Release(parts)
 	w.For(n, chunk, func(lo, hi int) {
@@ -235,14 +265,10 @@ func sumSquaresHost(l *device.Launch, w *device.Workers) {
 		}
 		parts[lo/chunk] = float32(s)
 	})
-	var total float64
 	for _, p := range parts {
 		total += float64(p)
 	}
-	if l.Int[1] != 0 {
-		total += float64(sum[0])
-	}
-	sum[0] = float32(total)
+	return total
 }
 
 var clipScaleKernel = &device.Kernel{Name: "clip_scale", Host: clipScaleHost, CUDA: cudaClipScale}

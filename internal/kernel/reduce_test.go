@@ -3,6 +3,7 @@ package kernel
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/headroom-go/headroom/device"
@@ -81,7 +82,7 @@ func TestSumPrecision(t *testing.T) {
 		c.equal("db", dst, 1e-6, func(int) float64 { return rows * float64(float32(0.1)) })
 		c = &testCase{t: t}
 		src, dst = c.input(values), c.output(1)
-		c.run(func(s device.Stream) { SumSquares(s, rows*cols, dst.ptr(), src.ptr(), false) })
+		c.run(func(s device.Stream) { SumSquares(s, dst.ptr(), false, Sized{src.ptr(), rows * cols}) })
 		c.equal("sum", dst, 1e-6, func(int) float64 { return rows * cols * math.Pow(float64(float32(0.1)), 2) })
 	})
 }
@@ -115,22 +116,24 @@ func TestSumSquaresAndClip(t *testing.T) {
 		for i, n := range lengths(r) {
 			accumulate := i%2 == 0
 			c := &testCase{t: t}
-			x, sum := c.input(randoms(r, n)), c.output(1)
+			x, y, sum := c.input(randoms(r, n)), c.input(randoms(r, 1+n/3)), c.output(1)
 			if accumulate {
 				sum.before[0] = 3
 			}
-			c.run(func(s device.Stream) { SumSquares(s, n, sum.ptr(), x.ptr(), accumulate) })
+			c.run(func(s device.Stream) {
+				SumSquares(s, sum.ptr(), accumulate, Sized{x.ptr(), n}, Sized{y.ptr(), 1 + n/3})
+			})
 			c.equal("sum", sum, 1e-6, func(int) float64 {
 				total := 0.0
 				if accumulate {
 					total = 3
 				}
-				for _, v := range x.before {
+				for _, v := range append(slices.Clone(x.before), y.before...) {
 					total += float64(v) * float64(v)
 				}
 				return total
 			})
-			c.cost(n+1+flag(accumulate), 2*n)
+			c.cost(n+1+n/3+1+flag(accumulate), 2*(n+1+n/3))
 		}
 	})
 	inf := float32(math.Inf(1))

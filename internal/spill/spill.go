@@ -39,10 +39,10 @@ type Stats struct {
 	Pieces        int    // given out
 }
 
-// Memory gives a Place in memory of the host, locked where the system allows
-// it, so that other devices copy at full speed.
-func Memory(capacity uint64) (*Place, error) {
-	pinned, err := device.OpenPinned(capacity)
+// Memory gives a Place in memory of the host, locked where that can be done, so
+// that d copies from and to it at full speed; d may be nil. Close it before d.
+func Memory(d device.Device, capacity uint64) (*Place, error) {
+	pinned, err := device.OpenPinnedFor(d, capacity)
 	if err != nil {
 		return nil, err
 	}

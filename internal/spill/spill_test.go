@@ -13,7 +13,7 @@ import (
 // places opens one Place of each kind.
 func places(t *testing.T, capacity uint64) map[string]*Place {
 	t.Helper()
-	m, err := Memory(capacity)
+	m, err := Memory(nil, capacity)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -330,3 +330,33 @@ KERNEL(256) attention_grad_q_256(Launch l) { gradQ<D256>(l); }
 KERNEL(256) attention_grad_kv_64(Launch l) { gradKV<D64>(l); }
 KERNEL(256) attention_grad_kv_128(Launch l) { gradKV<D128>(l); }
 KERNEL(256) attention_grad_kv_256(Launch l) { gradKV<D256>(l); }
+
+// What cuDNN lacks: it adds numbers to scores, and knows no query without keys.
+
+// attention_bias: ptr[0] is set to what the mask, ptr[10], adds to the scores.
+KERNEL(256) attention_bias(Launch l) {
+	every<1>(l.n[0] * l.n[3], false, [&]<int K>(i64 i) { at<float>(l.ptr[0])[i] = at<int>(l.ptr[10])[i] ? 0 : -greatest; });
+}
+
+// blank sets the rows of an operand to zero.
+DEV void blank(const Head &h, i64 d) {
+	for (i64 i = threadX(); i < h.rows * d; i += blockLen()) h.data.set(i / d * h.stride + i % d, 0);
+}
+
+// attention_blank: a block for each head. Where the mask hides all keys, O is
+// zero and LSE −inf; or if there are gradients, these are zero.
+KERNEL(256) attention_blank(Launch l) {
+	SHARED float room[32];
+	Sight see(l);
+	float seen = 0;
+	for (int s = threadX(); s < see.S; s += blockLen()) seen += see.mask[s] != 0;
+	if (blockSum(seen, room) > 0) return;
+	if (l.ptr[6]) {
+		blank(head(l, 6, 0), l.n[4]);
+		blank(head(l, 7, 1), l.n[4]);
+		blank(head(l, 8, 2), l.n[4]);
+		return;
+	}
+	blank(head(l, 3, 3), l.n[4]);
+	for (int t = threadX(); t < see.T; t += blockLen()) at<float>(l.ptr[4])[(i64)blockY() * see.T + t] = -infinity;
+}

@@ -3,7 +3,7 @@
 // map sets y = f(x), or adds that.
 template <class F> DEV void map(const Launch &l, bool accumulate, F f) {
 	Array y(l, 0), x(l, 1);
-	every<4>(l.n[0], wide(y.address, x.address), [&]<int K>(i64 i) {
+	every<8>(l.n[0], wide(y.address, x.address), [&]<int K>(i64 i) {
 		Pack<float, K> a = x.load<K>(i), sum = {};
 		if (accumulate) sum = y.load<K>(i);
 	UNROLL
@@ -18,7 +18,7 @@ template <class F> DEV void map(const Launch &l, bool accumulate, F f) {
 // map2 sets y = f(a, b), or adds that.
 template <class F> DEV void map2(const Launch &l, bool accumulate, F f) {
 	Array y(l, 0), a(l, 1), b(l, 2);
-	every<4>(l.n[0], wide(y.address, a.address, b.address), [&]<int K>(i64 i) {
+	every<8>(l.n[0], wide(y.address, a.address, b.address), [&]<int K>(i64 i) {
 		Pack<float, K> p = a.load<K>(i), q = b.load<K>(i), sum = {};
 		if (accumulate) sum = y.load<K>(i);
 	UNROLL
@@ -32,7 +32,7 @@ template <class F> DEV void map2(const Launch &l, bool accumulate, F f) {
 
 KERNEL(256) fill(Launch l) {
 	Array y(l, 0);
-	every<4>(l.n[0], wide(y.address), [&]<int K>(i64 i) {
+	every<8>(l.n[0], wide(y.address), [&]<int K>(i64 i) {
 		Pack<float, K> p;
 	UNROLL
 		for (int k = 0; k < K; k++) p.v[k] = l.f[0];
@@ -56,7 +56,7 @@ template <int op> DEV float value(float x) {
 	case 3: return rootOf(x);
 	case 4: return tanhOf(x);
 	case 5: return x > 0 || x != x ? x : 0;
-	case 6: return x * sigmoidOf(geluScale * (x + geluCubic * x * x * x));
+	case 6: return x * inverseOf(1 + expBelow(x * fma(x * x, -geluScale * geluCubic, -geluScale)));
 	case 7: return x * normalOf(x);
 	case 8: return x * sigmoidOf(x);
 	case 9: return sigmoidOf(x);
@@ -81,8 +81,9 @@ template <int op> DEV float gradient(float dy, float x) {
 	}
 	case 5: return x > 0 ? dy : x != x ? x : 0;
 	case 6: {
-		Sigmoid s(geluScale * (x + geluCubic * x * x * x));
-		return dy * (s.value + x * s.value * s.rest * geluScale * (1 + 3 * geluCubic * x * x));
+		float square = x * x, u = x * fma(square, -geluScale * geluCubic, -geluScale);
+		float e = expBelow(u > 80 ? 80 : u), s = inverseOf(1 + e); // e finite, so that 1 − s is a number, e·s
+		return dy * fma(x * fma(square, 3 * geluScale * geluCubic, geluScale), e * s * s, s);
 	}
 	case 7: return dy * (normalOf(x) + x * expOf(-0.5f * x * x) * 0.39894228f);
 	case 8: {
@@ -115,6 +116,19 @@ KERNEL(256) unary_grad(Launch l) {
 		EACH_UNARY(DO)
 #undef DO
 	}
+}
+
+// scale_by multiplies by a number on the device.
+KERNEL(256) scale_by(Launch l) {
+	Array y(l, 0);
+	float factor = Array(l, 1).get(0);
+	if (factor == 1) return;
+	every<8>(l.n[0], wide(y.address), [&]<int K>(i64 i) {
+		Pack<float, K> p = y.load<K>(i);
+	UNROLL
+		for (int k = 0; k < K; k++) p.v[k] *= factor;
+		y.store<K>(i, p);
+	});
 }
 
 KERNEL(256) dropout(Launch l) {
@@ -186,10 +200,10 @@ template <int K, class I> DEV void copyNest(const Launch &l) {
 	}
 }
 
-// n[20] is the number of elements of a pack: 1 or 4.
+// n[20] is the number of elements of a pack: 1 or 8.
 KERNEL(256) copy(Launch l) {
 	bool small = l.n[21] < 1ll << 31;
-	if (l.n[20] == 4) return small ? copyNest<4, u32>(l) : copyNest<4, u64>(l);
+	if (l.n[20] == 8) return small ? copyNest<8, u32>(l) : copyNest<8, u64>(l);
 	small ? copyNest<1, u32>(l) : copyNest<1, u64>(l);
 }
 
@@ -207,7 +221,7 @@ template <int K, class I, class F> DEV void binaryNest(const Launch &l, F f) {
 
 template <class F> DEV void nested(const Launch &l, F f) {
 	bool small = l.n[21] < 1ll << 31;
-	if (l.n[20] == 4) return small ? binaryNest<4, u32>(l, f) : binaryNest<4, u64>(l, f);
+	if (l.n[20] == 8) return small ? binaryNest<8, u32>(l, f) : binaryNest<8, u64>(l, f);
 	small ? binaryNest<1, u32>(l, f) : binaryNest<1, u64>(l, f);
 }
 

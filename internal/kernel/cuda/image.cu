@@ -3,29 +3,55 @@
 // Operations on images, in their plain form: convolutions are sums for each
 // element, which are right, and slow beside cuDNN's.
 
+// An Order is how elements of images or kernels lie: with their channels one
+// after the other, or last. from is the place of a channel's pixel in one.
+struct Order {
+	i64 channel, pixel;
+
+	DEV Order(bool last, int channels, int pixels) : channel(last ? 1 : pixels), pixel(last ? channels : 1) {}
+	DEV i64 from(int c, int p) const { return c * channel + p * pixel; }
+};
+
 // A ConvShape is a convolution as Conv.queue has it; ptr: X, Weight, Y, bias.
 struct ConvShape {
 	int N, C, H, W, M, KH, KW, cs, ms, sh, sw, ph, pw, dh, dw, OH, OW; // cs, ms: of a group
+	bool last;
 
 	DEV ConvShape(const Launch &l)
 		: N((int)l.n[0]), C((int)l.n[1]), H((int)l.n[2]), W((int)l.n[3]), M((int)l.n[4]), KH((int)l.n[5]), KW((int)l.n[6]),
 		  cs(C / (int)l.n[7]), ms(M / (int)l.n[7]), sh((int)l.n[8]), sw((int)l.n[9]), ph((int)l.n[10]), pw((int)l.n[11]), dh((int)l.n[12]), dw((int)l.n[13]),
-		  OH((H + 2 * ph - dh * (KH - 1) - 1) / sh + 1), OW((W + 2 * pw - dw * (KW - 1) - 1) / sw + 1) {}
+		  OH((H + 2 * ph - dh * (KH - 1) - 1) / sh + 1), OW((W + 2 * pw - dw * (KW - 1) - 1) / sw + 1), last(l.n[15] != 0) {}
+
+	// Places of elements in X, the weight and Y.
+	DEV i64 x(i64 n, int c, int h, int v) const { return n * C * H * W + Order(last, C, H * W).from(c, h * W + v); }
+	DEV i64 w(int m, int c, int ky, int kx) const { return (i64)m * cs * KH * KW + Order(last, cs, KH * KW).from(c, ky * KW + kx); }
+	DEV i64 y(i64 n, int m, int oy, int ox) const { return n * M * OH * OW + Order(last, M, OH * OW).from(m, oy * OW + ox); }
+
+	// split takes the number of an element of an image of so many channels and
+	// pixels apart.
+	DEV void split(i64 i, int channels, int pixels, i64 &n, int &c, int &p) const {
+		n = i / channels / pixels;
+		int rest = (int)(i - n * channels * pixels);
+		c = last ? rest % channels : rest / pixels;
+		p = last ? rest / channels : rest % pixels;
+	}
 };
 
 KERNEL(256) conv(Launch l) {
 	ConvShape s(l);
 	Array x(l, 0), w(l, 1), y(l, 2), bias(l, 3);
 	every<1>((i64)s.N * s.M * s.OH * s.OW, false, [&]<int K>(i64 i) {
-		int ox = (int)(i % s.OW), oy = (int)(i / s.OW % s.OH), m = (int)(i / s.OW / s.OH % s.M);
-		i64 n = i / s.OW / s.OH / s.M;
+		i64 n;
+		int m, p;
+		s.split(i, s.M, s.OH * s.OW, n, m, p);
+		int ox = p % s.OW, oy = p / s.OW;
 		float sum = 0;
 		for (int c = 0; c < s.cs; c++)
 			for (int ky = 0; ky < s.KH; ky++)
 				for (int kx = 0; kx < s.KW; kx++) {
 					int h = oy * s.sh - s.ph + ky * s.dh, v = ox * s.sw - s.pw + kx * s.dw;
 					if (h < 0 || h >= s.H || v < 0 || v >= s.W) continue;
-					sum = fma(x.get(((n * s.C + m / s.ms * s.cs + c) * s.H + h) * s.W + v), w.get((((i64)m * s.cs + c) * s.KH + ky) * s.KW + kx), sum);
+					sum = fma(x.get(s.x(n, m / s.ms * s.cs + c, h, v)), w.get(s.w(m, c, ky, kx)), sum);
 				}
 		y.set(i, bias.given() ? sum + bias.get(m) : sum);
 	});
@@ -36,15 +62,17 @@ KERNEL(256) conv_grad_input(Launch l) {
 	ConvShape s(l);
 	Array dx(l, 0), w(l, 1), dy(l, 2);
 	every<1>((i64)s.N * s.C * s.H * s.W, false, [&]<int K>(i64 i) {
-		int v = (int)(i % s.W), h = (int)(i / s.W % s.H), c = (int)(i / s.W / s.H % s.C), first = c / s.cs * s.ms;
-		i64 n = i / s.W / s.H / s.C;
+		i64 n;
+		int c, p;
+		s.split(i, s.C, s.H * s.W, n, c, p);
+		int v = p % s.W, h = p / s.W, first = c / s.cs * s.ms;
 		float sum = 0;
 		for (int m = first; m < first + s.ms; m++)
 			for (int ky = 0; ky < s.KH; ky++)
 				for (int kx = 0; kx < s.KW; kx++) {
 					int y = h + s.ph - ky * s.dh, x = v + s.pw - kx * s.dw;
 					if (y < 0 || x < 0 || y % s.sh || x % s.sw || y / s.sh >= s.OH || x / s.sw >= s.OW) continue;
-					sum = fma(dy.get(((n * s.M + m) * s.OH + y / s.sh) * s.OW + x / s.sw), w.get((((i64)m * s.cs + c % s.cs) * s.KH + ky) * s.KW + kx), sum);
+					sum = fma(dy.get(s.y(n, m, y / s.sh, x / s.sw)), w.get(s.w(m, c % s.cs, ky, kx)), sum);
 				}
 		dx.put(i, sum, l.n[14]);
 	});
@@ -55,16 +83,19 @@ KERNEL(256) conv_grad_weight(Launch l) {
 	SHARED float room[32];
 	ConvShape s(l);
 	Array x(l, 0), dw(l, 1), dy(l, 2);
-	int i = blockX(), kx = i % s.KW, ky = i / s.KW % s.KH, c = i / s.KW / s.KH % s.cs, m = i / s.KW / s.KH / s.cs;
+	i64 m;
+	int c, tap;
+	s.split(blockX(), s.cs, s.KH * s.KW, m, c, tap);
+	int kx = tap % s.KW, ky = tap / s.KW;
 	float sum = 0;
 	for (i64 p = threadX(); p < (i64)s.N * s.OH * s.OW; p += blockLen()) {
 		int ox = (int)(p % s.OW), oy = (int)(p / s.OW % s.OH), h = oy * s.sh - s.ph + ky * s.dh, v = ox * s.sw - s.pw + kx * s.dw;
 		i64 n = p / s.OW / s.OH;
 		if (h < 0 || h >= s.H || v < 0 || v >= s.W) continue;
-		sum = fma(x.get(((n * s.C + m / s.ms * s.cs + c) * s.H + h) * s.W + v), dy.get(((n * s.M + m) * s.OH + oy) * s.OW + ox), sum);
+		sum = fma(x.get(s.x(n, (int)m / s.ms * s.cs + c, h, v)), dy.get(s.y(n, (int)m, oy, ox)), sum);
 	}
 	sum = blockSum(sum, room);
-	if (threadX() == 0) dw.put(i, sum, l.n[14]);
+	if (threadX() == 0) dw.put(blockX(), sum, l.n[14]);
 }
 
 // Batch normalisation: a block for each channel. ptr: X, mean, rstd, gamma,
@@ -150,6 +181,7 @@ struct Side {
 		int end = kernel ? o * stride - pad + kernel : (int)(((i64)(o + 1) * size + windows - 1) / windows);
 		return end > size ? size : end;
 	}
+	DEV int wide(int o) const { return hi(o) - lo(o); }
 	DEV int count(int o) const {
 		if (!kernel) return hi(o) - lo(o);
 		int first = o * stride - pad, end = first + kernel;
@@ -167,14 +199,30 @@ struct Side {
 	DEV bool covers(int o, int x) const { return x >= lo(o) && x < hi(o); }
 };
 
+// A Place is a pixel of a plane in one channel: number i of [planes, sides,
+// channels]. plane is where the channel's elements of X begin, which are
+// channels apart.
+struct Place {
+	int h, w;
+	i64 number, plane, channels, channel;
+
+	DEV Place(const Launch &l, i64 i, int high, int wide) : channels(l.n[12]) {
+		channel = i % channels, i /= channels;
+		w = (int)(i % wide), h = (int)(i / wide % high);
+		number = i / wide / high;
+		plane = number * l.n[1] * l.n[2] * channels + channel;
+	}
+	DEV i64 at(int place) const { return plane + place * channels; }
+};
+
 // greatestOf is the place in a plane of the first greatest element of a window;
 // NaN is the greatest.
-DEV int greatestOf(const Array &x, i64 plane, const Side &down, const Side &across, int oy, int ox) {
+DEV int greatestOf(const Array &x, const Place &p, const Side &down, const Side &across, int oy, int ox) {
 	int place = down.lo(oy) * across.size + across.lo(ox);
-	float most = x.get(plane + place);
+	float most = x.get(p.at(place));
 	for (int h = down.lo(oy); h < down.hi(oy); h++)
 		for (int w = across.lo(ox); w < across.hi(ox); w++) {
-			float v = x.get(plane + h * across.size + w);
+			float v = x.get(p.at(h * across.size + w));
 			if (v > most || v != v) most = v, place = h * across.size + w;
 		}
 	return place;
@@ -183,50 +231,60 @@ DEV int greatestOf(const Array &x, i64 plane, const Side &down, const Side &acro
 KERNEL(256) max_pool(Launch l) {
 	Side down(l, 0), across(l, 1);
 	Array x(l, 0), y(l, 1);
-	every<1>(l.n[0] * down.windows * across.windows, false, [&]<int K>(i64 i) {
-		i64 plane = i / across.windows / down.windows * down.size * across.size;
-		y.set(i, x.get(plane + greatestOf(x, plane, down, across, (int)(i / across.windows % down.windows), (int)(i % across.windows))));
+	every<1>(l.n[0] * down.windows * across.windows * l.n[12], false, [&]<int K>(i64 i) {
+		Place p(l, i, down.windows, across.windows);
+		y.set(i, x.get(p.at(greatestOf(x, p, down, across, p.h, p.w))));
 	});
 }
 
 KERNEL(256) avg_pool(Launch l) {
 	Side down(l, 0), across(l, 1);
 	Array x(l, 0), y(l, 1);
-	every<1>(l.n[0] * down.windows * across.windows, false, [&]<int K>(i64 i) {
-		i64 plane = i / across.windows / down.windows * down.size * across.size;
-		int oy = (int)(i / across.windows % down.windows), ox = (int)(i % across.windows);
+	every<1>(l.n[0] * down.windows * across.windows * l.n[12], false, [&]<int K>(i64 i) {
+		Place p(l, i, down.windows, across.windows);
 		float sum = 0;
-		for (int h = down.lo(oy); h < down.hi(oy); h++)
-			for (int w = across.lo(ox); w < across.hi(ox); w++) sum += x.get(plane + h * across.size + w);
-		y.set(i, sum / (float)(down.count(oy) * across.count(ox)));
+		for (int h = down.lo(p.h); h < down.hi(p.h); h++)
+			for (int w = across.lo(p.w); w < across.hi(p.w); w++) sum += x.get(p.at(h * across.size + w));
+		y.set(i, sum / (float)(down.count(p.h) * across.count(p.w)));
 	});
 }
 
-// gradients: each element gathers from the windows that cover it. share(plane,
-// place, oy, ox) is its part of a window's gradient.
+// gradients: each element gathers from the windows that cover it. share(p, oy,
+// ox, g) is its part of a window's gradient.
 template <class F> DEV void gather(const Launch &l, const Array &dx, const Array &dy, F share) {
 	Side down(l, 0), across(l, 1);
-	every<1>(l.n[0] * down.size * across.size, false, [&]<int K>(i64 i) {
-		int w = (int)(i % across.size), h = (int)(i / across.size % down.size);
-		i64 number = i / across.size / down.size, plane = number * down.size * across.size;
+	every<1>(l.n[0] * down.size * across.size * l.n[12], false, [&]<int K>(i64 i) {
+		Place p(l, i, down.size, across.size);
 		float sum = 0;
-		for (int oy = down.from(h); oy < down.to(h); oy++)
-			for (int ox = across.from(w); ox < across.to(w); ox++)
-				if (down.covers(oy, h) && across.covers(ox, w))
-					sum += share(plane, h * across.size + w, oy, ox, dy.get((number * down.windows + oy) * across.windows + ox));
+		for (int oy = down.from(p.h); oy < down.to(p.h); oy++)
+			for (int ox = across.from(p.w); ox < across.to(p.w); ox++)
+				if (down.covers(oy, p.h) && across.covers(ox, p.w))
+					sum += share(p, oy, ox, dy.get(((p.number * down.windows + oy) * across.windows + ox) * p.channels + p.channel));
 		dx.put(i, sum, l.n[11]);
+	});
+}
+
+// max_pool_places finds the places of the greatest elements of all windows,
+// counted from the window's first, for the gradient: ptr[3] has two bytes for each.
+KERNEL(256) max_pool_places(Launch l) {
+	Side down(l, 0), across(l, 1);
+	Array x(l, 0);
+	every<1>(l.n[0] * down.windows * across.windows * l.n[12], false, [&]<int K>(i64 i) {
+		Place p(l, i, down.windows, across.windows);
+		int place = greatestOf(x, p, down, across, p.h, p.w);
+		at<u16>(l.ptr[3])[i] = (u16)((place / across.size - down.lo(p.h)) * across.wide(p.w) + place % across.size - across.lo(p.w));
 	});
 }
 
 KERNEL(256) max_pool_grad(Launch l) {
 	Side down(l, 0), across(l, 1);
-	Array x(l, 0);
-	gather(l, Array(l, 1), Array(l, 2), [&](i64 plane, int place, int oy, int ox, float g) {
-		return greatestOf(x, plane, down, across, oy, ox) == place ? g : 0;
+	gather(l, Array(l, 1), Array(l, 2), [&](const Place &p, int oy, int ox, float g) {
+		i64 window = ((p.number * down.windows + oy) * across.windows + ox) * p.channels + p.channel;
+		return at<u16>(l.ptr[3])[window] == (p.h - down.lo(oy)) * across.wide(ox) + p.w - across.lo(ox) ? g : 0;
 	});
 }
 
 KERNEL(256) avg_pool_grad(Launch l) {
 	Side down(l, 0), across(l, 1);
-	gather(l, Array(l, 0), Array(l, 1), [&](i64, int, int oy, int ox, float g) { return g / (float)(down.count(oy) * across.count(ox)); });
+	gather(l, Array(l, 0), Array(l, 1), [&](const Place &, int oy, int ox, float g) { return g / (float)(down.count(oy) * across.count(ox)); });
 }

@@ -5,7 +5,7 @@ KERNEL(256) embedding(Launch l) {
 	i64 cols = l.n[1];
 	Array y(l, 0), w(l, 1);
 	const int *index = at<int>(l.ptr[2]);
-	every<4>(l.n[0] * cols, cols % 4 == 0 && wide(l.ptr[0], l.ptr[1]), [&]<int K>(i64 i) {
+	every<8>(l.n[0] * cols, cols % 8 == 0 && wide(l.ptr[0], l.ptr[1]), [&]<int K>(i64 i) {
 		i64 row = i / cols, from = index[row];
 		Pack<float, K> p;
 	UNROLL
@@ -15,37 +15,80 @@ KERNEL(256) embedding(Launch l) {
 	});
 }
 
+// equals says with a bit each which of the numbers from i to i + 3, below n,
+// are row.
+DEV int equals(const int *index, i64 i, i64 n, int row) {
+	if (i + 4 <= n && ((u64)(index + i) & 15) == 0) {
+		Pack<int, 4> p = load<4>(index + i);
+		return (p.v[0] == row) | (p.v[1] == row) << 1 | (p.v[2] == row) << 2 | (p.v[3] == row) << 3;
+	}
+	int found = 0;
+	for (int k = 0; k < 4; k++) found |= (i + k < n && index[i + k] == row) << k;
+	return found;
+}
+
+// The gradient of an embedding. ptr: dw, dy, index, and two bytes for each row
+// of dy in the workspace ptr[3]: whether a row after it has its index, and, n
+// further on, whether one before it has.
+
+// embedding_links finds the next row with the index of each: a warp for each.
+// What comes before is 0 at the start.
+KERNEL(256) embedding_links(Launch l) {
+	i64 i = globalThread() / 32, n = l.n[0];
+	if (i >= n) return;
+	const int *index = at<int>(l.ptr[2]);
+	int row = index[i], lane = threadX() % 32;
+	for (i64 start = i & ~3ll; start < n; start += 128) {
+		i64 mine = start + 4 * lane;
+		int found = equals(index, mine, n, row);
+		if (mine <= i) found &= ~((2 << (i - mine)) - 1); // after i
+		u32 votes = __nvvm_vote_ballot_sync(~0u, found != 0);
+		if (!votes) continue;
+		if (lane == __builtin_ctz(votes)) {
+			at<char>(l.ptr[3])[i] = 1;
+			at<char>(l.ptr[3])[n + mine + __builtin_ctz(found)] = 1;
+		}
+		return;
+	}
+	if (lane == 0) at<char>(l.ptr[3])[i] = 0;
+}
+
 // embedding_grad: a block for each row of dy and 256 columns. The block whose
 // row is the first with its index adds all rows with that index, in their
-// order; the others have nothing to do. ptr: dw, dy, index.
+// order; the others have nothing to do.
 KERNEL(256) embedding_grad(Launch l) {
-	SHARED int hits[256];
+	SHARED int hits[1024];
 	SHARED int warpHits[8];
 	i64 n = l.n[0], cols = l.n[1], first = blockX(), col = (i64)blockY() * 256 + threadX();
 	const int *index = at<int>(l.ptr[2]);
 	Array dw(l, 0), dy(l, 1);
-	int row = index[first], lane = threadX() % 32, warp = threadX() / 32, before = 0;
-	if (row < 0 || row >= l.n[2]) return;
-	for (i64 i = threadX(); i < first; i += 256) before |= index[i] == row;
-	if (__nvvm_bar0_or(before)) return;
+	int row = index[first], lane = threadX() % 32, warp = threadX() / 32;
+	if (row < 0 || row >= l.n[2] || at<char>(l.ptr[3])[n + first]) return;
 	i64 to = row * cols + col;
 	float sum = col < cols ? dw.get(to) : 0;
-	for (i64 start = first; start < n; start += 256) {
-		i64 i = start + threadX();
-		bool hit = i < n && index[i] == row;
-		u32 votes = __nvvm_vote_ballot_sync(~0u, hit);
-		if (lane == 0) warpHits[warp] = __builtin_popcount(votes);
-		barrier();
+	if (!at<char>(l.ptr[3])[first]) {
+		if (col < cols) dw.set(to, sum + dy.get(first * cols + col));
+		return;
+	}
+	for (i64 start = first & ~3ll; start < n; start += 1024) {
+		int found = equals(index, start + 4 * threadX(), n, row);
+		if (!__nvvm_bar0_or(found)) continue;
 		int place = 0, count = 0;
+	UNROLL
+		for (int k = 0; k < 4; k++) place += __builtin_popcount(__nvvm_vote_ballot_sync(~0u, found >> k & 1) & ((1u << lane) - 1));
+		if (lane == 31) warpHits[warp] = place + __builtin_popcount(found);
+		barrier();
 		for (int w = 0; w < 8; w++) {
 			if (w < warp) place += warpHits[w];
 			count += warpHits[w];
 		}
-		if (hit) hits[place + __builtin_popcount(votes & ((1u << lane) - 1))] = threadX();
+	UNROLL
+		for (int k = 0; k < 4; k++)
+			if (found >> k & 1) hits[place++] = 4 * threadX() + k;
 		barrier();
 		if (col < cols)
+#pragma unroll 4
 			for (int k = 0; k < count; k++) sum = dw.rounded(sum + dy.get((start + hits[k]) * cols + col));
-		barrier();
 	}
 	if (col < cols) dw.set(to, sum);
 }

@@ -42,8 +42,8 @@ DEV void barrier() { __syncthreads(); }
 DEV i64 globalThread() { return (i64)blockX() * blockLen() + threadX(); }
 DEV i64 globalThreads() { return (i64)gridLen() * blockLen(); }
 
-// Pack is W elements that are loaded and stored at once, up to 16 bytes.
-template <class T, int W> struct alignas(sizeof(T) * W) Pack {
+// Pack is W elements that are loaded and stored at once, 16 bytes at a time.
+template <class T, int W> struct alignas(sizeof(T) * W < 16 ? sizeof(T) * W : 16) Pack {
 	T v[W];
 };
 
@@ -65,6 +65,52 @@ DEV u16 toBF16(float x) {
 }
 DEV u16 toF16(float x) { return __builtin_bit_cast(u16, (_Float16)x); }
 
+// packBF16 rounds a pack; GPUs from 8.0 on do two numbers at once.
+template <int W> DEV Pack<u16, W> packBF16(const Pack<float, W> &x) {
+	Pack<u16, W> h;
+#if __CUDA_ARCH__ >= 800
+	if (W > 1) {
+	UNROLL
+		for (int k = 0; k < W; k += 2) {
+			u32 two;
+			asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(x.v[k + 1]), "f"(x.v[k]));
+			h.v[k] = (u16)two, h.v[k + 1] = two >> 16;
+		}
+		return h;
+	}
+#endif
+UNROLL
+	for (int k = 0; k < W; k++) h.v[k] = toBF16(x.v[k]);
+	return h;
+}
+
+// Typed is an operand of a known type. Kernels that load several packs before
+// they use the first take these: a branch by type between loads would wait.
+template <int type> struct Typed {
+	u64 address;
+
+	DEV bool given() const { return address != 0; }
+	DEV Typed from(i64 n) const { return {address + n * (type == F32 ? 4 : 2)}; }
+
+	template <int W> DEV Pack<float, W> load(i64 i) const {
+		if (type == F32) return ::load<W>(at<float>(address) + i);
+		Pack<u16, W> h = ::load<W>(at<u16>(address) + i);
+		Pack<float, W> x;
+	UNROLL
+		for (int k = 0; k < W; k++) x.v[k] = type == BF16 ? fromBF16(h.v[k]) : fromF16(h.v[k]);
+		return x;
+	}
+
+	template <int W> DEV void store(i64 i, const Pack<float, W> &x) const {
+		if (type == F32) return ::store<W>(at<float>(address) + i, x);
+		if (type == BF16) return ::store<W>(at<u16>(address) + i, packBF16(x));
+		Pack<u16, W> h;
+	UNROLL
+		for (int k = 0; k < W; k++) h.v[k] = toF16(x.v[k]);
+		::store<W>(at<u16>(address) + i, h);
+	}
+};
+
 // Array is an operand. Elements of int32 that kernels only move pass for float.
 struct Array {
 	u64 address;
@@ -77,31 +123,15 @@ struct Array {
 	DEV bool half() const { return type >= BF16; }
 	DEV Array from(i64 n) const { return Array(address + n * (half() ? 2 : 4), type); }
 
-	template <int W> DEV Pack<float, W> load(i64 i) const {
-		if (!half()) return ::load<W>(at<float>(address) + i);
-		Pack<u16, W> h = ::load<W>(at<u16>(address) + i);
-		Pack<float, W> x;
-		if (type == BF16) {
-		UNROLL
-			for (int k = 0; k < W; k++) x.v[k] = fromBF16(h.v[k]);
-		} else {
-		UNROLL
-			for (int k = 0; k < W; k++) x.v[k] = fromF16(h.v[k]);
-		}
-		return x;
-	}
+	// as is the operand as one of its type.
+	template <int type> DEV Typed<type> as() const { return {address}; }
 
+	template <int W> DEV Pack<float, W> load(i64 i) const {
+		return !half() ? as<F32>().load<W>(i) : type == BF16 ? as<BF16>().load<W>(i) : as<F16>().load<W>(i);
+	}
 	template <int W> DEV void store(i64 i, const Pack<float, W> &x) const {
-		if (!half()) return ::store<W>(at<float>(address) + i, x);
-		Pack<u16, W> h;
-		if (type == BF16) {
-		UNROLL
-			for (int k = 0; k < W; k++) h.v[k] = toBF16(x.v[k]);
-		} else {
-		UNROLL
-			for (int k = 0; k < W; k++) h.v[k] = toF16(x.v[k]);
-		}
-		::store<W>(at<u16>(address) + i, h);
+		if (!half()) return as<F32>().store<W>(i, x);
+		type == BF16 ? as<BF16>().store<W>(i, x) : as<F16>().store<W>(i, x);
 	}
 
 	// rounded is x as the array would hold it.
@@ -168,14 +198,17 @@ DEV float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 DEV float rootOf(float x) { return __nvvm_sqrt_rn_f(x); }
 DEV float absOf(float x) { return __builtin_fabsf(x); }
 
-// expOf is eˣ to about an ulp: 2 to the nearest power, times 2 to what is left.
+// expOf is eˣ to about two ulps: 2 to the power of x·log₂e, and what that
+// product's rounding lost. The clamp keeps NaN, and the loss finite.
 DEV float expOf(float x) {
-	x = x < -150 ? -150 : x > 150 ? 150 : x; // keeps NaN
-	float t = __builtin_rintf(x * 1.44269504f);
-	float r = fma(t, -1.42860677e-6f, fma(t, -0.693145752f, x));
-	float half = __builtin_truncf(t * 0.5f);
-	return exp2Of(r * 1.44269504f) * exp2Of(half) * exp2Of(t - half);
+	x = x < -150 ? -150 : x > 150 ? 150 : x;
+	float t = x * 1.44269504f, lost = fma(x, 1.92596303e-8f, fma(x, 1.44269504f, -t));
+	return exp2Of(t) * fma(lost, 0.69314718f, 1);
 }
+
+// expBelow is eˣ where that is compared with 1, or added to it: its error is
+// that of an exponent's last digit.
+DEV float expBelow(float x) { return exp2Of(x * 1.44269504f); }
 
 // logOf is the natural logarithm to about an ulp (Cephes, logf).
 DEV float logOf(float x) {
@@ -212,7 +245,14 @@ DEV float tanhOf(float x) {
 	return fma(p * z, x, x); // NaN goes this way
 }
 
-DEV float sigmoidOf(float x) { return 1 / (1 + expOf(-x)); }
+// inverseOf is 1/x to about an ulp.
+DEV float inverseOf(float x) {
+	float y;
+	asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+DEV float sigmoidOf(float x) { return inverseOf(1 + expOf(-x)); }
 
 // Sigmoid is 1/(1 + e⁻ˣ) and what it lacks of 1, which near 1 a difference
 // would not give.
@@ -221,7 +261,7 @@ struct Sigmoid {
 
 	DEV Sigmoid(float x) {
 		float e = expOf(x < -80 ? 80 : -x); // finite, so that rest is a number
-		value = 1 / (1 + e);
+		value = inverseOf(1 + e);
 		rest = e * value;
 	}
 };

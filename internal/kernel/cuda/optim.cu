@@ -5,6 +5,7 @@ KERNEL(256) adamw(Launch l) {
 	float *w = at<float>(l.ptr[0]), *m = at<float>(l.ptr[2]), *v = at<float>(l.ptr[3]);
 	Array g(l, 1);
 	float grad = l.ptr[4] ? *at<float>(l.ptr[4]) : 1;
+	if (grad != grad) return;
 	every<4>(l.n[0], wide(l.ptr[0], l.ptr[1], l.ptr[2], l.ptr[3]), [&]<int K>(i64 i) {
 		Pack<float, K> pw = load<K>(w + i), pg = g.load<K>(i), pm = load<K>(m + i), pv = load<K>(v + i);
 	UNROLL
@@ -54,6 +55,7 @@ template <int rule, int states> DEV void update(const Launch &l) {
 	float *w = at<float>(l.ptr[0]);
 	Array g(l, 1);
 	float grad = l.ptr[2] ? *at<float>(l.ptr[2]) : 1;
+	if (grad != grad) return;
 	float f[8];
 UNROLL
 	for (int i = 0; i < 8; i++) f[i] = l.f[i];

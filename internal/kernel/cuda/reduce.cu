@@ -87,6 +87,56 @@ KERNEL(256) sum_columns(Launch l) {
 	putSum(l, result, part, to, sum);
 }
 
+// dense_columns: the sums of the columns of a matrix whose rows begin at
+// multiples of 16 bytes. A block has a part of the rows of 256 columns, each of
+// its warps every eighth of them. n[6] is the number of columns, n[11] the
+// distance of rows.
+template <class X> DEV void denseColumns(const Launch &l, X src) {
+	SHARED float room[8][256];
+	int lane = threadX() % 32, warp = threadX() / 32;
+	i64 cols = l.n[6], c = (i64)blockX() * 256 + 8 * lane, part = blockY();
+	Pack<float, 8> sum = {};
+	if (c < cols) {
+#pragma unroll 4
+		for (i64 r = partStart(l, part) + warp; r < partStart(l, part + 1); r += 8) {
+			Pack<float, 8> x = src.template load<8>(r * l.n[11] + c);
+		UNROLL
+			for (int k = 0; k < 8; k++) sum.v[k] += x.v[k];
+		}
+	}
+	store<8>(&room[warp][8 * lane], sum);
+	barrier();
+	c = (i64)blockX() * 256 + threadX();
+	if (c >= cols) return;
+	float all = 0;
+	for (int i = 0; i < 8; i++) all += room[i][threadX()];
+	putSum(l, (u32)c, part, c, all);
+}
+
+KERNEL(256) dense_columns(Launch l) {
+	Array src(l, 1);
+	if (src.type == BF16) return denseColumns(l, src.as<BF16>());
+	denseColumns(l, src);
+}
+
+// column_fold adds up the parts of dense_columns: a block for 32 columns, each
+// warp every eighth part.
+KERNEL(256) column_fold(Launch l) {
+	SHARED float room[8][32];
+	int lane = threadX() % 32, warp = threadX() / 32;
+	i64 cols = l.n[4], c = (i64)blockX() * 32 + lane;
+	const float *work = at<float>(l.ptr[2]) + c;
+	float sum = 0;
+	if (c < cols)
+		for (i64 p = warp; p < l.n[3]; p += 8) sum += work[p * cols];
+	room[warp][lane] = sum;
+	barrier();
+	if (warp > 0 || c >= cols) return;
+	sum = 0;
+	for (int i = 0; i < 8; i++) sum += room[i][lane];
+	Array(l, 0).put(c, sum, l.n[2]);
+}
+
 // sum_fold adds up the parts: a warp for each result.
 KERNEL(256) sum_fold(Launch l) {
 	i64 result = globalThread() / 32, to, from;
@@ -100,25 +150,26 @@ KERNEL(256) sum_fold(Launch l) {
 	Array(l, 0).put(to, sum, l.n[2]);
 }
 
-// sum_squares leaves a sum for each block in the workspace ptr[2].
+// sum_squares leaves sums in the workspace ptr[11]: blocks with the same blockY
+// go over array 1 + blockY, of n[2 + blockY] elements.
 KERNEL(256) sum_squares(Launch l) {
 	SHARED float room[32];
-	Array x(l, 1);
+	Array x(l, 1 + blockY());
 	float sum = 0;
-	every<4>(l.n[0], wide(l.ptr[1]), [&]<int K>(i64 i) {
+	every<8>(l.n[2 + blockY()], wide(x.address), [&]<int K>(i64 i) {
 		Pack<float, K> p = x.load<K>(i);
 	UNROLL
 		for (int k = 0; k < K; k++) sum = fma(p.v[k], p.v[k], sum);
 	});
 	sum = blockSum(sum, room);
-	if (threadX() == 0) at<float>(l.ptr[2])[blockX()] = sum;
+	if (threadX() == 0) at<float>(l.ptr[11])[blockY() * gridLen() + blockX()] = sum;
 }
 
-// sum_squares_fold adds up n[2] of them, with one block.
-KERNEL(256) sum_squares_fold(Launch l) {
+// sum_squares_fold adds up n[12] of them, with one block.
+KERNEL(1024) sum_squares_fold(Launch l) {
 	SHARED float room[32];
 	float sum = 0, *to = at<float>(l.ptr[0]);
-	for (i64 i = threadX(); i < l.n[2]; i += blockLen()) sum += at<float>(l.ptr[2])[i];
+	for (i64 i = threadX(); i < l.n[12]; i += blockLen()) sum += at<float>(l.ptr[11])[i];
 	sum = blockSum(sum, room);
 	if (threadX() == 0) *to = l.n[1] ? *to + sum : sum;
 }

@@ -8,54 +8,116 @@ struct Row {
 	bool packs;
 
 	DEV Row(const Launch &l, bool aligned)
-		: row(globalThread() / 32), cols(l.n[1]), lane(threadX() % 32), packs(aligned && cols % 4 == 0) {}
+		: row(globalThread() / 32), cols(l.n[1]), lane(threadX() % 32), packs(aligned && cols % 8 == 0) {}
 
-	template <class F> DEV void each(F f) const { sweep<4>(cols, lane, 32, packs, f); }
+	template <class F> DEV void each(F f) const {
+		if (!packs) return sweep<1>(cols, lane, 32, false, f);
+#pragma unroll 4
+		for (i64 i = 8 * lane; i < cols; i += 256) f.template operator()<8>(i);
+	}
 };
 
 // normal is the one expression of normalisation, so that it is the same bits
 // wherever it is computed.
 DEV float normal(float x, float mean, float rstd, float gamma, float beta) { return fma((x - mean) * rstd, gamma, beta); }
 
-DEV void writeNormal(const Launch &l, const Row &r, float mean, float rstd) {
-	Array x = Array(l, 3).from(r.row * r.cols), gamma(l, 4), beta(l, 5), y = Array(l, 0).from(r.row * r.cols);
+template <class Y, class X, class G> DEV void writeNormal(const Row &r, Y y, X x, G gamma, G beta, float mean, float rstd) {
 	r.each([&]<int K>(i64 i) {
-		Pack<float, K> p = x.load<K>(i), g = gamma.load<K>(i), b = {};
-		if (l.ptr[5]) b = beta.load<K>(i);
+		Pack<float, K> p = x.template load<K>(i), g = gamma.template load<K>(i), b = {};
+		if (beta.given()) b = beta.template load<K>(i);
 	UNROLL
 		for (int k = 0; k < K; k++) p.v[k] = normal(p.v[k], mean, rstd, g.v[k], b.v[k]);
-		y.store<K>(i, p);
+		y.template store<K>(i, p);
 	});
 }
 
-KERNEL(256) layer_norm(Launch l) {
-	Row r(l, wide(l.ptr[0], l.ptr[3], l.ptr[4], l.ptr[5]));
-	if (r.row >= l.n[0]) return;
-	Array x = Array(l, 3).from(r.row * r.cols);
-	float mean = 0, squares = 0;
+// writeNormal picks the types, those of mixed precision ahead.
+DEV void writeNormal(const Launch &l, const Row &r, float mean, float rstd) {
+	Array x = Array(l, 3).from(r.row * r.cols), gamma(l, 4), beta(l, 5), y = Array(l, 0).from(r.row * r.cols);
+	if (x.type == BF16 && y.type == BF16 && gamma.type == F32 && beta.type == F32)
+		return writeNormal(r, y.as<BF16>(), x.as<BF16>(), gamma.as<F32>(), beta.as<F32>(), mean, rstd);
+	writeNormal(r, y, x, gamma, beta, mean, rstd);
+}
+
+template <class X> DEV void statistics(const Launch &l, const Row &r, X x, float &mean, float &rstd) {
+	float squares = 0;
+	mean = 0;
 	if (l.ptr[1]) {
 		r.each([&]<int K>(i64 i) {
-			Pack<float, K> p = x.load<K>(i);
+			Pack<float, K> p = x.template load<K>(i);
 		UNROLL
 			for (int k = 0; k < K; k++) mean += p.v[k];
 		});
 		mean = warpSum(mean) / r.cols;
 	}
 	r.each([&]<int K>(i64 i) {
-		Pack<float, K> p = x.load<K>(i);
+		Pack<float, K> p = x.template load<K>(i);
 	UNROLL
 		for (int k = 0; k < K; k++) {
 			float d = p.v[k] - mean;
 			squares = fma(d, d, squares);
 		}
 	});
-	float rstd = 1 / rootOf(warpSum(squares) / r.cols + l.f[0]);
+	rstd = 1 / rootOf(warpSum(squares) / r.cols + l.f[0]);
+}
+
+KERNEL(256) layer_norm(Launch l) {
+	Row r(l, wide(l.ptr[0], l.ptr[3], l.ptr[4], l.ptr[5]));
+	if (r.row >= l.n[0]) return;
+	Array x = Array(l, 3).from(r.row * r.cols);
+	float mean, rstd;
+	x.type == BF16 ? statistics(l, r, x.as<BF16>(), mean, rstd) : statistics(l, r, x, mean, rstd);
 	if (r.lane == 0) {
 		if (l.ptr[1]) at<float>(l.ptr[1])[r.row] = mean;
 		at<float>(l.ptr[2])[r.row] = rstd;
 	}
 	if (l.ptr[0]) writeNormal(l, r, mean, rstd);
 }
+
+// normInRegisters is layer_norm for bfloat16 with parameters of float32, and
+// rows of up to 256·N elements in packs, which it loads once.
+template <int N> DEV void normInRegisters(const Launch &l) {
+	i64 row = globalThread() / 32, cols = l.n[1];
+	int lane = threadX() % 32;
+	if (row >= l.n[0]) return;
+	Typed<BF16> x = Array(l, 3).as<BF16>().from(row * cols), y = Array(l, 0).as<BF16>().from(row * cols);
+	Typed<F32> gamma = Array(l, 4).as<F32>(), beta = Array(l, 5).as<F32>();
+	Pack<float, 8> p[N] = {};
+	float mean = 0, squares = 0;
+UNROLL
+	for (int j = 0; j < N; j++)
+		if (256 * j + 8 * lane < cols) p[j] = x.load<8>(256 * j + 8 * lane);
+UNROLL
+	for (int j = 0; j < N; j++)
+	UNROLL
+		for (int k = 0; k < 8; k++) mean += p[j].v[k];
+	mean = l.ptr[1] ? warpSum(mean) / cols : 0;
+UNROLL
+	for (int j = 0; j < N; j++)
+	UNROLL
+		for (int k = 0; k < 8; k++) {
+			float d = 256 * j + 8 * lane < cols ? p[j].v[k] - mean : 0;
+			squares = fma(d, d, squares);
+		}
+	float rstd = 1 / rootOf(warpSum(squares) / cols + l.f[0]);
+	if (lane == 0) {
+		if (l.ptr[1]) at<float>(l.ptr[1])[row] = mean;
+		at<float>(l.ptr[2])[row] = rstd;
+	}
+UNROLL
+	for (int j = 0; j < N; j++) {
+		i64 i = 256 * j + 8 * lane;
+		if (i >= cols) continue;
+		Pack<float, 8> g = gamma.load<8>(i), b = {};
+		if (beta.given()) b = beta.load<8>(i);
+	UNROLL
+		for (int k = 0; k < 8; k++) p[j].v[k] = normal(p[j].v[k], mean, rstd, g.v[k], b.v[k]);
+		y.store<8>(i, p[j]);
+	}
+}
+
+KERNEL(256) layer_norm_768(Launch l) { normInRegisters<3>(l); }
+KERNEL(256) layer_norm_1792(Launch l) { normInRegisters<7>(l); }
 
 KERNEL(256) layer_norm_apply(Launch l) {
 	Row r(l, wide(l.ptr[0], l.ptr[3], l.ptr[4], l.ptr[5]));
@@ -64,33 +126,115 @@ KERNEL(256) layer_norm_apply(Launch l) {
 	writeNormal(l, r, mean, at<float>(l.ptr[2])[r.row]);
 }
 
-// The gradient of x, a warp for each row. ptr: dx, dgamma, dbeta, dy, x, mean,
+// The gradient of layer normalisation. ptr: dx, dgamma, dbeta, dy, x, mean,
 // rstd, gamma.
-KERNEL(256) layer_norm_grad(Launch l) {
-	Row r(l, wide(l.ptr[0], l.ptr[3], l.ptr[4], l.ptr[7]));
-	if (r.row >= l.n[0]) return;
-	Array dy = Array(l, 3).from(r.row * r.cols), x = Array(l, 4).from(r.row * r.cols), gamma(l, 7), dx = Array(l, 0).from(r.row * r.cols);
-	float mean = l.ptr[5] ? at<float>(l.ptr[5])[r.row] : 0, rstd = at<float>(l.ptr[6])[r.row];
-	float sumG = 0, sumGX = 0;
-	r.each([&]<int K>(i64 i) {
-		Pack<float, K> a = dy.load<K>(i), p = x.load<K>(i), g = gamma.load<K>(i);
+template <class DX, class DY, class X, class G> struct NormGrad {
+	DX dx;
+	DY dy;
+	X x;
+	G gamma;
+	i64 cols;
+	float mean, rstd;
+	bool centred, add;
+
+	DEV NormGrad(const Launch &l, i64 row, DX dx, DY dy, X x, G gamma)
+		: dx(dx.from(row * l.n[1])), dy(dy.from(row * l.n[1])), x(x.from(row * l.n[1])), gamma(gamma), cols(l.n[1]),
+		  mean(l.ptr[5] ? at<float>(l.ptr[5])[row] : 0), rstd(at<float>(l.ptr[6])[row]), centred(l.ptr[5]), add(l.n[2]) {}
+
+	// terms adds those of pack i to the sums of g and g·x̂, and to those of
+	// gamma's and beta's gradients, if there are any.
+	template <int K> DEV void terms(i64 i, float &sumG, float &sumGX, float *toGamma = nullptr, float *toBeta = nullptr) const {
+		Pack<float, K> a = dy.template load<K>(i), p = x.template load<K>(i), g = gamma.template load<K>(i);
 	UNROLL
 		for (int k = 0; k < K; k++) {
-			float v = a.v[k] * g.v[k];
+			float v = a.v[k] * g.v[k], normal = (p.v[k] - mean) * rstd;
 			sumG += v;
-			sumGX = fma(v, (p.v[k] - mean) * rstd, sumGX);
+			sumGX = fma(v, normal, sumGX);
+			if (!toGamma) continue;
+			toGamma[k] = fma(a.v[k], normal, toGamma[k]);
+			toBeta[k] += a.v[k];
 		}
-	});
-	float meanG = l.ptr[5] ? warpSum(sumG) / r.cols : 0, meanGX = warpSum(sumGX) / r.cols;
-	r.each([&]<int K>(i64 i) {
-		Pack<float, K> a = dy.load<K>(i), p = x.load<K>(i), g = gamma.load<K>(i), sum = {};
-		if (l.n[2]) sum = dx.load<K>(i);
+	}
+
+	// write sets pack i of dx.
+	template <int K> DEV void write(i64 i, float meanG, float meanGX) const {
+		Pack<float, K> a = dy.template load<K>(i), p = x.template load<K>(i), g = gamma.template load<K>(i), sum = {};
+		if (add) sum = dx.template load<K>(i);
 	UNROLL
 		for (int k = 0; k < K; k++)
 			a.v[k] = sum.v[k] + rstd * (a.v[k] * g.v[k] - meanG - (p.v[k] - mean) * rstd * meanGX);
-		dx.store<K>(i, a);
-	});
+		dx.template store<K>(i, a);
+	}
+
+	// means turns a lane's sums into the row's means.
+	DEV void means(float &sumG, float &sumGX) const {
+		sumG = centred ? warpSum(sumG) / cols : 0;
+		sumGX = warpSum(sumGX) / cols;
+	}
+};
+
+// layer_norm_grad computes dx alone: a warp for each row.
+KERNEL(256) layer_norm_grad(Launch l) {
+	Row r(l, wide(l.ptr[0], l.ptr[3], l.ptr[4], l.ptr[7]));
+	if (r.row >= l.n[0]) return;
+	NormGrad n(l, r.row, Array(l, 0), Array(l, 3), Array(l, 4), Array(l, 7));
+	float sumG = 0, sumGX = 0;
+	r.each([&]<int K>(i64 i) { n.template terms<K>(i, sumG, sumGX); });
+	n.means(sumG, sumGX);
+	r.each([&]<int K>(i64 i) { n.template write<K>(i, sumG, sumGX); });
 }
+
+// normGradAll computes all three for rows of up to 256·N elements, a multiple
+// of 8: warps go over rows, and lanes keep sums of their columns. Those of a
+// block go to the workspace ptr[8]: cols for gamma and cols for beta.
+template <int N, class DX, class DY, class X, class G> DEV void normGradAll(const Launch &l, DX dx, DY dy, X x, G gamma) {
+	SHARED float room[8][256];
+	int lane = threadX() % 32, warp = threadX() / 32;
+	i64 cols = l.n[1];
+	Pack<float, 8> sums[2][N] = {};
+	for (i64 row = globalThread() / 32; row < l.n[0]; row += globalThreads() / 32) {
+		NormGrad n(l, row, dx, dy, x, gamma);
+		float sumG = 0, sumGX = 0;
+	UNROLL
+		for (int j = 0; j < N; j++) {
+			i64 i = 256 * j + 8 * lane;
+			if (i < cols) n.template terms<8>(i, sumG, sumGX, sums[0][j].v, sums[1][j].v);
+		}
+		n.means(sumG, sumGX);
+		if (!dx.given()) continue;
+	UNROLL
+		for (int j = 0; j < N; j++) {
+			i64 i = 256 * j + 8 * lane;
+			if (i < cols) n.template write<8>(i, sumG, sumGX);
+		}
+	}
+	float *work = at<float>(l.ptr[8]) + 2 * cols * blockX();
+UNROLL
+	for (int part = 0; part < 2; part++)
+	UNROLL
+		for (int j = 0; j < N; j++) {
+			barrier();
+			store<8>(&room[warp][8 * lane], sums[part][j]);
+			barrier();
+			float sum = 0;
+			for (int i = 0; i < 8; i++) sum += room[i][threadX()];
+			i64 c = 256 * j + threadX();
+			if (c < cols) work[part * cols + c] = sum;
+		}
+}
+
+// normGradTyped picks the types: those of mixed precision, and float32.
+template <int N> DEV void normGradTyped(const Launch &l) {
+	Array dx(l, 0), dy(l, 3), x(l, 4), gamma(l, 7);
+	Typed<F32> to = dx.as<F32>(), g = gamma.as<F32>();
+	if (x.type == F32) return normGradAll<N>(l, to, dy.as<F32>(), x.as<F32>(), g);
+	dy.type == F32 ? normGradAll<N>(l, to, dy.as<F32>(), x.as<BF16>(), g) : normGradAll<N>(l, to, dy.as<BF16>(), x.as<BF16>(), g);
+}
+
+KERNEL(256) layer_norm_grad_256(Launch l) { normGradTyped<1>(l); }
+KERNEL(256) layer_norm_grad_768(Launch l) { normGradTyped<3>(l); }
+KERNEL(256) layer_norm_grad_1024(Launch l) { normGradTyped<4>(l); }
+KERNEL(256) layer_norm_grad_1792(Launch l) { normGradTyped<7>(l); }
 
 // The gradients of gamma and beta: a block for each of blockY parts of the rows
 // and 32 columns. Sums go to the workspace ptr[8]: for each part cols for gamma
@@ -117,18 +261,26 @@ KERNEL(256) layer_norm_params(Launch l) {
 	at<float>(l.ptr[8])[(2 * part + warp) * cols + c] = sum;
 }
 
-// layer_norm_fold adds up the parts: a thread for each column, first of gamma
-// and then of beta, which may be the same.
+// layer_norm_fold adds up the parts: a block for 32 columns, each warp every
+// eighth part, first of gamma and then of beta, which may be the same.
 KERNEL(256) layer_norm_fold(Launch l) {
-	i64 i = globalThread(), cols = l.n[1];
-	if (i >= cols) return;
+	SHARED float rooms[2][8][32];
+	i64 cols = l.n[1], c = (i64)blockX() * 32 + threadX() % 32;
+	int lane = threadX() % 32, warp = threadX() / 32;
 	float gamma = 0, beta = 0;
-	for (i64 p = 0; p < l.n[5]; p++) {
-		gamma += at<float>(l.ptr[8])[2 * p * cols + i];
-		beta += at<float>(l.ptr[8])[(2 * p + 1) * cols + i];
-	}
-	if (l.ptr[1]) Array(l, 1).put(i, gamma, l.n[3]);
-	if (l.ptr[2]) Array(l, 2).put(i, beta, l.n[4]);
+	if (c < cols)
+		for (i64 p = warp; p < l.n[5]; p += 8) {
+			gamma += at<float>(l.ptr[8])[2 * p * cols + c];
+			beta += at<float>(l.ptr[8])[(2 * p + 1) * cols + c];
+		}
+	rooms[0][warp][lane] = gamma;
+	rooms[1][warp][lane] = beta;
+	barrier();
+	if (warp > 0 || c >= cols) return;
+	gamma = beta = 0;
+	for (int i = 0; i < 8; i++) gamma += rooms[0][i][lane], beta += rooms[1][i][lane];
+	if (l.ptr[1]) Array(l, 1).put(c, gamma, l.n[3]);
+	if (l.ptr[2]) Array(l, 2).put(c, beta, l.n[4]);
 }
 
 // Softmax and its kin: a block for each row.
@@ -153,11 +305,11 @@ DEV Sums merge(Sums a, Sums b) {
 // them.
 template <class F> DEV void blockSweep(const Array &x, const Array &y, i64 cols, F f) {
 	int size = x.half() ? 2 : 4;
-	i64 head = (-x.address & (4 * size - 1)) / size;
-	bool packs = x.half() == y.half() && ((x.address ^ y.address) & (4 * size - 1)) == 0;
+	i64 head = (-x.address & 15) / size;
+	bool packs = x.half() == y.half() && ((x.address ^ y.address) & 15) == 0;
 	if (!packs || head > cols) head = cols; // all of it one by one
-	sweep<4>(head, threadX(), blockLen(), false, f);
-	sweep<4>(cols - head, threadX(), blockLen(), true, [&]<int K>(i64 i) { f.template operator()<K>(head + i); });
+	sweep<8>(head, threadX(), blockLen(), false, f);
+	sweep<8>(cols - head, threadX(), blockLen(), true, [&]<int K>(i64 i) { f.template operator()<K>(head + i); });
 }
 
 DEV Sums rowSums(Array x, i64 cols) {
@@ -283,4 +435,126 @@ KERNEL(256) cross_entropy_grad(Launch l) {
 		}
 		dx.store<K>(i, p);
 	});
+}
+
+// Cross entropy of some rows of a batch, with its gradient over them. ptr: loss,
+// dloss, logits, targets of the whole batch; n: rows, cols, ignore, sum, stride,
+// first row, rows of the batch. The workspace ptr[5] holds what the batch's sum
+// is divided by, and from its second element on a loss for each row.
+KERNEL(1024) cross_entropy_divisor(Launch l) {
+	SHARED float room[32];
+	float n = counted(at<int>(l.ptr[3]), l.n[6], l.n[2], room);
+	if (threadX() == 0) *at<float>(l.ptr[5]) = l.n[3] || n < 1 ? 1 : n;
+}
+
+// Over is one row of that.
+struct Over {
+	i64 row, cols, stride;
+	int target;
+	bool ignored, wrong;
+	float smoothing;
+
+	DEV Over(const Launch &l)
+		: row(blockX()), cols(l.n[1]), stride(l.n[4]), target(at<int>(l.ptr[3])[l.n[5] + row]), ignored(target == l.n[2]),
+		  wrong(!ignored && (target < 0 || target >= cols)), smoothing(l.f[0]) {}
+
+	// loss gives the row's to the workspace.
+	DEV void loss(const Launch &l, const Array &x, const Sums &s, float known) const {
+		SHARED float room[32];
+		float sum = 0, loss = (s.top - known) + logOf(s.sum);
+		if (smoothing > 0) {
+			for (i64 i = threadX(); i < cols; i += blockLen()) sum += x.get(i);
+			loss += smoothing * (known - blockSum(sum, room) / cols);
+		}
+		if (threadX() == 0) at<float>(l.ptr[5])[1 + row] = ignored ? 0 : wrong ? notANumber : loss;
+	}
+
+	// scale is what the row's gradient is multiplied by.
+	DEV float scale(const Launch &l) const { return ignored ? 0 : wrong ? notANumber : Array(l, 1).get(0) / *at<float>(l.ptr[5]); }
+};
+
+KERNEL(512) cross_entropy_over(Launch l) {
+	Over o(l);
+	Array x = Array(l, 2).from(o.row * o.stride);
+	float known = o.ignored || o.wrong ? 0 : x.get(o.target);
+	Sums s = rowSums(x, o.cols);
+	o.loss(l, x, s, known);
+	if (!l.ptr[1]) return;
+	float lse = s.top + logOf(s.sum), share = o.smoothing / o.cols, scale = o.scale(l);
+	blockSweep(x, x, o.cols, [&]<int K>(i64 i) {
+		Pack<float, K> p = x.load<K>(i);
+	UNROLL
+		for (int k = 0; k < K; k++) {
+			float g = expBelow(p.v[k] - lse) - share;
+			if (i + k == o.target) g -= 1 - o.smoothing;
+			p.v[k] = o.ignored ? 0 : g * scale;
+		}
+		x.store<K>(i, p);
+	});
+	for (i64 i = o.cols + threadX(); i < o.stride; i += blockLen()) x.set(i, 0);
+}
+
+// packSums is rowSums of a row in packs, of which each thread loads two at a
+// time.
+template <class X> DEV Sums packSums(X x, i64 cols) {
+	SHARED Sums room[32];
+	Sums s = {-infinity, 0};
+	i64 whole = cols & ~7ll;
+	auto add = [&]<int K>(const Pack<float, K> &p) {
+		float most = p.v[0];
+	UNROLL
+		for (int k = 1; k < K; k++) most = p.v[k] > most ? p.v[k] : most;
+		if (most > s.top) s.sum *= expBelow(s.top - most), s.top = most;
+		float shift = shiftOf(s.top);
+	UNROLL
+		for (int k = 0; k < K; k++) s.sum += expBelow(p.v[k] - shift);
+	};
+	for (i64 i = 8 * threadX(); i < whole; i += 16 * blockLen()) {
+		i64 next = i + 8 * blockLen();
+		Pack<float, 8> p = x.template load<8>(i), q = x.template load<8>(next < whole ? next : i);
+		add(p);
+		if (next < whole) add(q);
+	}
+	if (whole + threadX() < cols) add(x.template load<1>(whole + threadX()));
+	for (int i = 16; i > 0; i /= 2) s = merge(s, {shuffle(s.top, i), shuffle(s.sum, i)});
+	if (threadX() % 32 == 0) room[threadX() / 32] = s;
+	barrier();
+	s = room[0];
+	for (int i = 1; i < blockLen() / 32; i++) s = merge(s, room[i]);
+	return s;
+}
+
+// cross_entropy_packs is cross_entropy_over for bfloat16, of rows in packs.
+extern "C" __attribute__((global, launch_bounds(512, 3))) void cross_entropy_packs(Launch l) {
+	Over o(l);
+	Typed<BF16> x = Array(l, 2).as<BF16>().from(o.row * o.stride);
+	float known = o.ignored || o.wrong ? 0 : x.load<1>(o.target).v[0];
+	Sums s = packSums(x, o.cols);
+	o.loss(l, Array(x.address, BF16), s, known);
+	if (!l.ptr[1]) return;
+	float lse = s.top + logOf(s.sum), share = o.smoothing / o.cols, scale = o.scale(l);
+	for (i64 i = 8 * threadX(); i < o.stride; i += 8 * blockLen()) {
+		Pack<float, 8> p = x.load<8>(i);
+	UNROLL
+		for (int k = 0; k < 8; k++) p.v[k] = (expBelow(p.v[k] - lse) - share) * scale;
+		if (o.ignored || i + 8 > o.cols)
+		UNROLL
+			for (int k = 0; k < 8; k++)
+				if (o.ignored || i + k >= o.cols) p.v[k] = 0;
+		i64 at = o.target - i;
+		if (at >= 0 && at < 8 && !o.ignored)
+		UNROLL
+			for (int k = 0; k < 8; k++)
+				if (k == at) p.v[k] -= (1 - o.smoothing) * scale;
+		x.store<8>(i, p);
+	}
+}
+
+// cross_entropy_part adds up the losses, with one block.
+KERNEL(1024) cross_entropy_part(Launch l) {
+	SHARED float room[32];
+	float sum = 0, *work = at<float>(l.ptr[5]);
+	for (i64 i = threadX(); i < l.n[0]; i += blockLen()) sum += work[1 + i];
+	sum = blockSum(sum, room);
+	if (threadX() == 0) *at<float>(l.ptr[0]) = sum / *work;
 }

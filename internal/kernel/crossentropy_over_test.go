@@ -1,0 +1,82 @@
+package kernel
+
+import (
+	"testing"
+
+	"github.com/headroom-go/headroom/device"
+)
+
+// TestCrossEntropyOver compares the middle rows of a batch with what
+// CrossEntropy and CrossEntropyGrad make of the whole.
+func TestCrossEntropyOver(t *testing.T) {
+	eachSIMD(t, func(t *testing.T) {
+		r := seeded(t)
+		for i, shape := range shapes(r) {
+			rows, cols, pad, p := shape[0], shape[1], r.IntN(9), CrossEntropyParams{Ignore: -1, Sum: i%3 == 0}
+			if i%2 == 0 {
+				p.Smoothing = 0.1
+			}
+			targets := make([]int32, rows)
+			for j := range targets {
+				targets[j] = int32(r.IntN(cols+1)) - 1
+			}
+			logits := randoms(r, rows*cols)
+			from := r.IntN(rows + 1)
+			want, loss := crossEntropyApart(t, logits, targets, from, cols, p)
+			for _, grad := range []bool{false, true} {
+				part := LogitRows{rows - from, cols, cols + pad, from, rows}
+				checkCrossEntropyOver(t, part, logits[from*cols:], targets, p, grad, want, loss)
+			}
+		}
+	})
+}
+
+// crossEntropyApart gives the gradient of the rows after from, and their part
+// of the loss.
+func crossEntropyApart(t *testing.T, logits []float32, targets []int32, from, cols int, p CrossEntropyParams) (grad []float32, loss float64) {
+	rows := len(targets)
+	c := &testCase{t: t}
+	x, index, one, lse := c.input(logits), c.indices(targets), c.output(1), c.output(rows)
+	c.run(func(s device.Stream) { CrossEntropy(s, rows, cols, one.ptr(), lse.ptr(), x.ptr(), index.ptr(), p) })
+	d := &testCase{t: t}
+	x, index, up, held, dx := d.input(logits), d.indices(targets), d.input([]float32{0.7}), d.input(lse.data), d.output(rows*cols)
+	d.run(func(s device.Stream) {
+		CrossEntropyGrad(s, rows, cols, dx.ptr(), up.ptr(), x.ptr(), held.ptr(), index.ptr(), p, false)
+	})
+	for r := from; r < rows; r++ {
+		top, logSum := logSumExp(logits[r*cols:][:cols])
+		loss += float64(p.rowLoss(logits[r*cols:][:cols], targets[r], top, logSum))
+	}
+	return dx.data[from*cols:], loss / p.divisor(targets)
+}
+
+func checkCrossEntropyOver(t *testing.T, r LogitRows, logits []float32, targets []int32, p CrossEntropyParams, grad bool, want []float32, loss float64) {
+	t.Helper()
+	c := &testCase{t: t}
+	padded := make([]float32, r.Rows*r.Stride)
+	for i := range padded {
+		padded[i] = 5
+		if row, col := i/r.Stride, i%r.Stride; col < r.Cols {
+			padded[i] = logits[row*r.Cols+col]
+		}
+	}
+	x, index, up, out := c.array(padded, grad), c.indices(targets), c.input([]float32{0.7}), c.output(1)
+	var dloss Array
+	if grad {
+		dloss = up.ptr()
+	}
+	c.run(func(s device.Stream) { CrossEntropyOver(s, r, out.ptr(), dloss, x.ptr(), index.ptr(), p) })
+	c.near("loss", out, 1e-6, 1, func(int) float64 { return loss })
+	n := r.Rows * r.Cols
+	if !grad {
+		c.cost(n+r.All+1, (expFlops+3)*n)
+		return
+	}
+	c.equal("gradient", x, 1e-6, func(i int) float64 {
+		if col := i % r.Stride; col < r.Cols {
+			return float64(want[i/r.Stride*r.Cols+col])
+		}
+		return 0
+	})
+	c.cost(n+r.All+1+r.Rows*r.Stride, (2*expFlops+5)*n)
+}

@@ -1,0 +1,193 @@
+package tensor
+
+import (
+	"slices"
+
+	"github.com/headroom-go/headroom/internal/kernel"
+	"github.com/headroom-go/headroom/trace"
+)
+
+// mostLogits is how many bytes of logits LinearCrossEntropy makes at a time:
+// with fewer, each part of the products would be too small for a GPU.
+const mostLogits = 512 << 20
+
+// LinearCrossEntropy is CrossEntropyWith of Linear(x, w, bias, true): the loss
+// of an output layer, w [classes, in], bias [classes] or nil, for targets,
+// int32 [...]. Logits are made for some rows at a time, and their gradient is
+// written over them and multiplied at once, for a gradient of the loss of 1. So
+// what is saved is the gradients of x, w and bias, which backward scales, and no
+// logits outlive the operation. Rows of 16-bit logits are padded to a multiple
+// of 16 bytes, without which tensor cores are of no use.
+func LinearCrossEntropy(x, w, bias, targets *Tensor, p CrossEntropyParams) *Tensor {
+	return linearCrossEntropy(x, w, bias, targets, p, mostLogits)
+}
+
+// linearCrossEntropy makes up to most bytes of logits at a time.
+func linearCrossEntropy(x, w, bias, targets *Tensor, p CrossEntropyParams, most int) *Tensor {
+	in, classes := linearSizes(x, w, bias, true)
+	if targets.dtype != Int32 || !targets.dense() || !slices.Equal(targets.shape, x.shape[:len(x.shape)-1]) {
+		fail("LinearCrossEntropy of %v with targets %v", x, targets)
+	}
+	rt := x.rt
+	defer rt.lower(&x)()
+	n := rt.node("linear_cross_entropy", x, w, bias)
+	h := &head{rt: rt, in: in, p: p, rows: targets.Len(), classes: classes, targets: targets}
+	h.x = x.contiguous()
+	defer h.x.Release()
+	h.padWeight(w, bias)
+	defer releaseAll(h.w, h.bias)
+	h.want(n)
+	loss := h.run(most)
+	if n == nil {
+		return n.bind(loss, nil)
+	}
+	var saved [3]*saved
+	for i, g := range h.grads {
+		if g != nil {
+			saved[i] = n.save(g)
+			g.Release()
+		}
+	}
+	return n.bind(loss, func(g *Tensor) {
+		factor := g
+		if h.scale != 1 {
+			factor = Scale(g, 1/h.scale)
+			defer factor.Release()
+		}
+		for i, s := range saved {
+			if s != nil {
+				n.inputs[i].to.give(s.take(), factor)
+			}
+		}
+	})
+}
+
+// give contributes factor·g, taking over the handle. Where nothing was collected
+// yet, g's memory becomes the gradient's, a leaf's too: it was made for it.
+func (s *slot) give(g, factor *Tensor) {
+	if g.st.refs > 1 { // a graph that is retained holds it
+		shared := g
+		g = shared.copyDense()
+		shared.Release()
+	}
+	kernel.ScaleBy(s.rt.stream, g.Len(), g.ptr(), factor.ptr())
+	if s.before != nil {
+		s.before()
+	}
+	if s.grad == nil && g.dtype == s.dtype {
+		s.set(g)
+		return
+	}
+	s.add(g)
+}
+
+// head is a LinearCrossEntropy as it runs.
+type head struct {
+	rt                        *Runtime
+	p                         CrossEntropyParams
+	rows, in, classes, padded int        // padded: classes with padding
+	x, w, bias, targets       *Tensor    // w [padded, in], bias [padded]
+	scale                     float32    // of the gradients
+	grads                     [3]*Tensor // of x, w and bias; nil where none is wanted
+}
+
+// padWeight makes w and bias what products take: of x's type where there is
+// autocast, with zeros for the padding.
+func (h *head) padWeight(w, bias *Tensor) {
+	t := w.dtype
+	if h.rt.casts.to != Float32 {
+		t = h.rt.casts.to
+	}
+	h.padded = h.classes
+	if t.Size() == 2 {
+		h.padded = (h.classes + 7) &^ 7
+	}
+	h.w = h.pad(w, t)
+	if bias != nil {
+		h.bias = h.pad(bias, bias.dtype)
+	}
+}
+
+// pad gives t, [classes, ...], as [padded, ...] of type d: itself where it is
+// that.
+func (h *head) pad(t *Tensor, d DType) *Tensor {
+	if h.padded == h.classes && t.dtype == d {
+		return t.contiguous()
+	}
+	rows := slices.Clone(t.shape)
+	rows[0] = h.padded
+	to := h.rt.Empty(d, trace.Workspace, rows...)
+	same := to.view(t.shape, denseStrides(t.shape), 0)
+	defer same.Release()
+	kernel.Copy(h.rt.stream, t.shape, same.kview(t.shape), t.kview(t.shape), false)
+	if rest := to.Len() - t.Len(); rest > 0 {
+		kernel.Fill(h.rt.stream, to.ptr().From(t.Len()), rest, 0)
+	}
+	return to
+}
+
+// want makes room for the gradients that n wants. Those of float16 are scaled
+// up to where it has digits.
+func (h *head) want(n *node) {
+	if h.scale = 1; h.x.dtype == Float16 {
+		for h.scale*2 <= float32(min(h.rows, 1<<14)) {
+			h.scale *= 2
+		}
+	}
+	if n == nil {
+		return
+	}
+	for i, shape := range [][]int{h.x.shape, {h.padded, h.in}, {h.classes}} {
+		if s := n.inputs[i].to; s != nil {
+			h.grads[i] = h.rt.Empty(s.dtype, s.purpose, shape...)
+		}
+	}
+	if g := h.grads[1]; g != nil {
+		h.grads[1] = g.view([]int{h.classes, h.in}, denseStrides([]int{h.classes, h.in}), 0)
+		g.Release()
+	}
+}
+
+// run gives the loss and fills the gradients.
+func (h *head) run(most int) *Tensor {
+	rt := h.rt
+	row := h.padded * promote(h.x, h.w).Size()
+	parts := max(1, (h.rows*row+most-1)/most)
+	size := (h.rows + parts - 1) / parts
+	logits := rt.Empty(promote(h.x, h.w), trace.Activation, size, h.padded)
+	defer logits.Release()
+	losses := rt.Empty(Float32, trace.Workspace, parts)
+	defer losses.Release()
+	var dloss kernel.Array
+	if h.grads != [3]*Tensor{} {
+		one := rt.Full(h.scale)
+		defer one.Release()
+		dloss = one.ptr()
+	}
+	for i := range parts {
+		first := min(i*size, h.rows)
+		h.part(first, min(size, h.rows-first), i > 0, logits.ptr(), losses.ptr().From(i), dloss)
+	}
+	loss := rt.Empty(Float32, trace.Activation)
+	kernel.SumTo(rt.stream, losses.shape, kernel.View{Ptr: loss.ptr(), Strides: []int{0}}, losses.kview(losses.shape), false)
+	return loss
+}
+
+// part does some rows; more says that they are not the first.
+func (h *head) part(first, rows int, more bool, logits, loss, dloss kernel.Array) {
+	s, x, w := h.rt.stream, h.x.ptr().From(first*h.in), h.w.ptr()
+	g := kernel.Gemm{M: rows, N: h.padded, K: h.in, A: x, LDA: h.in, B: w, LDB: h.in, TransB: true, C: logits, LDC: h.padded, Bias: address(h.bias)}
+	kernel.MatMul(s, g)
+	r := kernel.LogitRows{Rows: rows, Cols: h.classes, Stride: h.padded, First: first, All: h.rows}
+	kernel.CrossEntropyOver(s, r, loss, dloss, logits, h.targets.ptr(), h.p)
+	if dx := h.grads[0]; dx != nil {
+		kernel.MatMul(s, kernel.Gemm{M: rows, N: h.in, K: h.padded, A: logits, LDA: h.padded, B: w, LDB: h.in, C: dx.ptr().From(first * h.in), LDC: h.in})
+	}
+	if dw := h.grads[1]; dw != nil {
+		kernel.MatMul(s, kernel.Gemm{M: h.padded, N: h.in, K: rows, A: logits, LDA: h.padded, TransA: true, B: x, LDB: h.in, C: dw.ptr(), LDC: h.in, Accumulate: more})
+	}
+	if db := h.grads[2]; db != nil {
+		shape := []int{rows, h.classes}
+		kernel.SumTo(s, shape, kernel.View{Ptr: db.ptr(), Strides: []int{0, 1}}, kernel.View{Ptr: logits, Strides: []int{h.padded, 1}}, more)
+	}
+}

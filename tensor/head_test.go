@@ -1,0 +1,73 @@
+package tensor_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/headroom-go/headroom/tensor"
+	"github.com/headroom-go/headroom/trace"
+)
+
+// TestLinearCrossEntropy compares losses and gradients with those of the two
+// operations that it is made of, in one part and in several.
+func TestLinearCrossEntropy(t *testing.T) {
+	const rows, in, classes = 37, 24, 51
+	for _, precision := range []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16} {
+		for _, most := range []int{1 << 20, 5 * 4 * classes} {
+			r := rand.New(rand.NewPCG(1, 2))
+			rt := runtime(t)
+			x, w, b := random(rt, 1, rows, in).RequireGrad(), param(rt, 2, classes, in), param(rt, 3, classes)
+			labels := make([]int32, rows)
+			for i := range labels {
+				labels[i] = int32(r.IntN(classes+9)) - 9
+				if labels[i] < 0 {
+					labels[i] = -1
+				}
+			}
+			targets := rt.FromInt32s(trace.Input, labels, rows)
+			p := tensor.CrossEntropyParams{Ignore: -1, Smoothing: 0.1}
+			leaves := []*tensor.Tensor{x, w, b}
+			want := lossAndGrads(rt, precision, leaves, func() *tensor.Tensor {
+				y := tensor.Linear(x, w, b, true)
+				defer y.Release()
+				return tensor.CrossEntropyWith(y, targets, p)
+			})
+			got := lossAndGrads(rt, precision, leaves, func() *tensor.Tensor {
+				return tensor.LinearCrossEntropyIn(x, w, b, targets, p, most)
+			})
+			tolerance := map[tensor.DType]float64{tensor.Float32: 1e-6, tensor.BFloat16: 2e-2, tensor.Float16: 3e-3}[precision]
+			for i := range want {
+				for j, v := range want[i] {
+					if !(math.Abs(float64(got[i][j]-v)) <= tolerance*float64(largest(want[i]))) {
+						t.Fatalf("%s, %d bytes: number %d of result %d is %v, want %v", precision, most, j, i, got[i][j], v)
+					}
+				}
+			}
+			release(x, w, b, targets)
+		}
+	}
+}
+
+// lossAndGrads gives the loss and the leaves' gradients of a tenth of it, added
+// up over two backward passes through one graph.
+func lossAndGrads(rt *tensor.Runtime, precision tensor.DType, leaves []*tensor.Tensor, loss func() *tensor.Tensor) [][]float32 {
+	var l *tensor.Tensor
+	rt.Autocast(precision, func() { l = loss() })
+	l.BackwardRetain(0.1)
+	l.Backward(0.1)
+	results := [][]float32{l.Float32s()}
+	l.Release()
+	for _, leaf := range leaves {
+		results = append(results, leaf.Grad().Float32s())
+		leaf.ZeroGrad()
+	}
+	return results
+}
+
+func largest(x []float32) (most float32) {
+	for _, v := range x {
+		most = max(most, v, -v)
+	}
+	return most
+}
