@@ -35,6 +35,7 @@ var imports = map[string][]string{
 	"share":                {"alloc", "device", "internal/size"},
 	"inspect":              {"trace", "alloc", "device", "internal/size"},
 	"internal/web":         {"inspect", "trace", "alloc", "internal/size"},
+	"live":                 {"internal/web", "alloc", "trace"},
 	"tensor":               {"alloc", "device", "trace", "internal/kernel", "internal/invariant"},
 	"nn":                   {"tensor", "internal/safetensors"},
 	"data":                 {"internal/safetensors"},

@@ -144,6 +144,7 @@ type Allocator struct {
 	evicting bool
 
 	sink    trace.Sink
+	high    High      // since it was taken
 	pcs     []uintptr // room for StackDepth frames
 	stacks  trace.Stacks
 	quiet   uint64    // bytes to be allocated before the next stack is recorded
@@ -272,6 +273,7 @@ func (a *Allocator) alloc(from *pool, size uint64, p trace.Purpose, s device.Str
 	b.state, b.stream, b.purpose, b.asked = live, r.stream, p, size
 	b.uses, b.users, b.stack = b.uses[:0], b.users[:0], nil
 	a.stats.alloc(b)
+	a.high.raise(&a.stats)
 	if a.recording != nil && from == nil {
 		a.recording.start(b)
 	}

@@ -193,3 +193,28 @@ func (a *Allocator) ResetPeaks() {
 		s.ByPurpose[p].Peak = s.ByPurpose[p].Live
 	}
 }
+
+// High is a moment with most live bytes.
+type High struct {
+	Live, Reserved uint64
+	ByPurpose      PurposeBytes // live bytes
+}
+
+// raise makes s the moment if more is live.
+func (h *High) raise(s *Stats) {
+	if s.Live > h.Live {
+		*h = High{s.Live, s.Reserved, s.LiveByPurpose()}
+	}
+}
+
+// TakeHigh gives the moment with most live bytes since the last call, and
+// begins anew from now: for one who looks now and then, as steps come and go
+// between two looks. The peaks of Stats stay as they are.
+func (a *Allocator) TakeHigh() High {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	h := a.high
+	h.raise(&a.stats)
+	a.high = High{a.stats.Live, a.stats.Reserved, a.stats.LiveByPurpose()}
+	return h
+}

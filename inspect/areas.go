@@ -39,7 +39,7 @@ func (h *History) Areas(n int) *Areas {
 	}
 	for i := range h.Leases {
 		l := &h.Leases[i]
-		add(changes[of(l)], l.Born, l.Freed, max(l.Block, h.Conf.Round(l.Size)))
+		add(changes[of(l)], l.Born(), l.Freed(), max(l.Block, h.Conf.Round(l.Size)))
 	}
 	a.By = parts.by
 	for k, change := range changes {

@@ -198,10 +198,15 @@ func (c *checker) skip(r Rule, why string) { c.Tallies[ruleIndex(r)].Skipped = w
 
 func (c *checker) broken(r Rule, addr uint64, event int, want, got uint64, format string, args ...any) {
 	t := &c.Tallies[ruleIndex(r)]
-	if t.Broken++; t.Broken <= maxViolations {
+	if t.Broken++; t.Broken <= maxViolations { // others are counted: a long record may break a rule at every event
 		c.Violations = append(c.Violations, Violation{r, c.device, addr, event, want, got, fmt.Sprintf(format, args...)})
 	}
 }
+
+// exactly is bytes that are written as such if they are written at all.
+type exactly uint64
+
+func (b exactly) String() string { return size.Exact(uint64(b)) }
 
 // sizes checks the sizes of a segment and its blocks each by itself.
 func (c *checker) sizes(s *trace.Segment) {
@@ -214,7 +219,7 @@ func (c *checker) sizes(s *trace.Segment) {
 		case b.Size == 0 || passesEnd(b.Addr, b.Size):
 			c.broken(RuleSizes, b.Addr, -1, 1, b.Size, "a block of %d bytes", b.Size)
 		case b.State != trace.Free && b.Requested > b.Size:
-			c.broken(RuleSizes, b.Addr, -1, b.Requested, b.Size, "a block of %s holds a request of %s", size.Exact(b.Size), size.Exact(b.Requested))
+			c.broken(RuleSizes, b.Addr, -1, b.Requested, b.Size, "a block of %s holds a request of %s", exactly(b.Size), exactly(b.Requested))
 		}
 	}
 }
@@ -255,7 +260,7 @@ func (c *checker) totals(s *trace.Segment) {
 		want, got uint64
 	}{{"live", counted.Live, told.Live}, {"in use", counted.Active, told.Active}, {"asked for", counted.Requested, told.Requested}} {
 		if f.want != f.got {
-			c.broken(RuleTotals, s.Addr, -1, f.want, f.got, "the record says that %s of the segment are %s, and its blocks add up to %s", size.Exact(f.got), f.what, size.Exact(f.want))
+			c.broken(RuleTotals, s.Addr, -1, f.want, f.got, "the record says that %s of the segment are %s, and its blocks add up to %s", exactly(f.got), f.what, exactly(f.want))
 		}
 	}
 }
@@ -266,7 +271,7 @@ func (c *checker) overlap() {
 	var end, holder uint64
 	for _, s := range c.segments {
 		if s.Addr < end {
-			c.broken(RuleOverlap, s.Addr, -1, end, s.Addr, "the segment of %s begins inside the one at %#x, which ends at %#x", size.Exact(s.Size), holder, end)
+			c.broken(RuleOverlap, s.Addr, -1, end, s.Addr, "the segment of %s begins inside the one at %#x, which ends at %#x", exactly(s.Size), holder, end)
 		}
 		if s.Addr+s.Size > end {
 			end, holder = s.Addr+s.Size, s.Addr
@@ -288,7 +293,7 @@ func (c *checker) balance() {
 	live, pending, cached := sum[trace.Live], sum[trace.Pending], sum[trace.Free]
 	if got := live + pending + cached; got != reserved {
 		c.broken(RuleBalance, 0, -1, reserved, got, "live %s + pending %s + cached %s is %s, and %s are reserved",
-			size.Exact(live), size.Exact(pending), size.Exact(cached), size.Exact(got), size.Exact(reserved))
+			exactly(live), exactly(pending), exactly(cached), exactly(got), exactly(reserved))
 	}
 }
 
@@ -306,12 +311,18 @@ func (c *checker) history(l *ledger) {
 		return
 	}
 	c.checked(RuleBalance, c.trace.Len())
-	used, reserved := l.usedCurve(), reservedCurve(c.trace, c.segments)
-	for i := range used {
-		if used[i] > reserved[i] {
-			c.broken(RuleBalance, 0, i-1, reserved[i], used[i], "%s are in use with %s reserved", size.Exact(used[i]), size.Exact(reserved[i]))
+	used, reserved := l.firstUsed(), firstReserved(c.trace, c.segments)
+	for i := 0; ; i++ {
+		if u, r := uint64(max(used, 0)), uint64(max(reserved, 0)); u > r {
+			c.broken(RuleBalance, 0, i-1, r, u, "%s are in use with %s reserved", exactly(u), exactly(r))
 			return
 		}
+		if i == c.trace.Len() {
+			return
+		}
+		e := c.trace.Entry(i)
+		used += l.change[i+1]
+		reserved += reservedBy(&e)
 	}
 }
 
@@ -334,23 +345,25 @@ func (c *checker) time() {
 	}
 }
 
-// reservedCurve is the reserved bytes after each event; element 0 is before
-// the first. It is counted back from the segments at the end.
-func reservedCurve(t *trace.Trace, segments []trace.Segment) []uint64 {
-	var sum int64
+// firstReserved is the reserved bytes before the first event, counted back from
+// the segments at the end.
+func firstReserved(t *trace.Trace, segments []trace.Segment) (sum int64) {
 	for _, s := range segments {
 		sum += int64(s.Size)
 	}
-	out := make([]uint64, t.Len()+1)
-	for i := t.Len(); i > 0; i-- {
-		out[i] = uint64(max(sum, 0))
-		switch e := t.Entry(i - 1); e.Action {
-		case trace.SegmentAlloc, trace.SegmentMap:
-			sum -= int64(e.Size)
-		case trace.SegmentFree, trace.SegmentUnmap:
-			sum += int64(e.Size)
-		}
+	for _, e := range t.All() {
+		sum -= reservedBy(&e)
 	}
-	out[0] = uint64(max(sum, 0))
-	return out
+	return sum
+}
+
+// reservedBy is by how much an event changes the reserved bytes.
+func reservedBy(e *trace.Entry) int64 {
+	switch e.Action {
+	case trace.SegmentAlloc, trace.SegmentMap:
+		return int64(e.Size)
+	case trace.SegmentFree, trace.SegmentUnmap:
+		return -int64(e.Size)
+	}
+	return 0
 }

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/headroom-go/headroom/internal/size"
 	"github.com/headroom-go/headroom/trace"
 )
 
@@ -70,7 +69,7 @@ func (l *ledger) readAll() {
 // take enters what is handed out.
 func (l *ledger) take(book map[uint64]holding, what string, i int, e *trace.Entry) {
 	if h := book[e.Addr]; h.use == inUse || h.use == isFreed {
-		l.broken(RuleEvents, e.Addr, i, h.size, e.Size, "a %s of %s is handed out where one of %s is in use since event %d", what, size.Exact(e.Size), size.Exact(h.size), h.event)
+		l.broken(RuleEvents, e.Addr, i, h.size, e.Size, "a %s of %s is handed out where one of %s is in use since event %d", what, exactly(e.Size), exactly(h.size), h.event)
 	}
 	book[e.Addr] = holding{e.Size, i, inUse}
 }
@@ -94,10 +93,9 @@ func (l *ledger) count(i int, e *trace.Entry) {
 	}
 }
 
-// usedCurve is the bytes in use after each event, as they were asked for;
-// element 0 is before the first.
-func (l *ledger) usedCurve() []uint64 {
-	var used int64
+// firstUsed is the bytes in use before the first event, as they were asked for.
+func (l *ledger) firstUsed() int64 {
+	used := l.change[0]
 	for _, s := range l.checker.segments {
 		for _, b := range s.Blocks {
 			if b.State != trace.Free && l.blocks[b.Addr].use == unseen {
@@ -105,21 +103,16 @@ func (l *ledger) usedCurve() []uint64 {
 			}
 		}
 	}
-	out := make([]uint64, len(l.change))
-	for i, d := range l.change {
-		used += d
-		out[i] = uint64(max(used, 0))
-	}
-	return out
+	return used
 }
 
 // give enters what is given back. It may be from before the first event.
 func (l *ledger) give(book map[uint64]holding, what string, i int, e *trace.Entry) {
 	switch h := book[e.Addr]; {
 	case h.use == isGone:
-		l.broken(RuleEvents, e.Addr, i, 0, e.Size, "a %s of %s is given back that is gone since event %d", what, size.Exact(e.Size), h.event)
+		l.broken(RuleEvents, e.Addr, i, 0, e.Size, "a %s of %s is given back that is gone since event %d", what, exactly(e.Size), h.event)
 	case h.use != unseen && h.size != e.Size:
-		l.broken(RuleEvents, e.Addr, i, h.size, e.Size, "a %s of %s is given back as one of %s", what, size.Exact(h.size), size.Exact(e.Size))
+		l.broken(RuleEvents, e.Addr, i, h.size, e.Size, "a %s of %s is given back as one of %s", what, exactly(h.size), exactly(e.Size))
 	}
 	book[e.Addr] = holding{e.Size, i, isGone}
 }
@@ -175,7 +168,7 @@ func (l *ledger) compareEnd() {
 	for _, addr := range byEvent(l.segments) {
 		h := l.segments[addr]
 		if got := segments[addr]; h.use == inUse && got != h.size {
-			l.broken(RuleEnd, addr, h.event, h.size, got, "the segment of %s that was taken here has %s at the end", size.Exact(h.size), size.Exact(got))
+			l.broken(RuleEnd, addr, h.event, h.size, got, "the segment of %s that was taken here has %s at the end", exactly(h.size), exactly(got))
 		}
 	}
 }
@@ -185,12 +178,12 @@ func (l *ledger) compareEnd() {
 func (l *ledger) compareBlock(addr uint64, h holding, end *trace.Block) {
 	switch {
 	case h.use == isGone && end != nil:
-		l.broken(RuleEnd, addr, h.event, 0, end.Requested, "the block of %s is gone since this event, and the segments hold it", size.Exact(end.Requested))
+		l.broken(RuleEnd, addr, h.event, 0, end.Requested, "the block of %s is gone since this event, and the segments hold it", exactly(end.Requested))
 	case h.use == isGone:
 	case end == nil:
-		l.broken(RuleEnd, addr, h.event, h.size, 0, "the block of %s is in use since this event, and the segments do not hold it", size.Exact(h.size))
+		l.broken(RuleEnd, addr, h.event, h.size, 0, "the block of %s is in use since this event, and the segments do not hold it", exactly(h.size))
 	case end.Requested != h.size && (end.Requested != end.Size || h.size > end.Size): // old files give the block's size alone
-		l.broken(RuleEnd, addr, h.event, h.size, end.Requested, "%s were asked for, and the segments hold a block for %s", size.Exact(h.size), size.Exact(end.Requested))
+		l.broken(RuleEnd, addr, h.event, h.size, end.Requested, "%s were asked for, and the segments hold a block for %s", exactly(h.size), exactly(end.Requested))
 	case (h.use == isFreed) != (end.State == trace.Pending):
 		l.broken(RuleEnd, addr, h.event, h.size, end.Requested, "the segments hold the block as %v, which its last event is not", end.State)
 	}

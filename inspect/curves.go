@@ -33,7 +33,7 @@ func (h *History) liveChanges() []int64 {
 	change := make([]int64, h.Len()+2)
 	for i := range h.Leases {
 		l := &h.Leases[i]
-		add(change, l.Born, l.Freed, max(l.Block, h.Conf.Round(l.Size)))
+		add(change, l.Born(), l.Freed(), max(l.Block, h.Conf.Round(l.Size)))
 	}
 	return change
 }

@@ -33,8 +33,8 @@ func growing(all []Lease, ends []int, where func(*Lease) Site) []Growth {
 	perSite := map[Site]*series{}
 	for k := range all {
 		l := &all[k]
-		from, _ := slices.BinarySearch(ends, l.Born)
-		to, _ := slices.BinarySearch(ends, l.Freed)
+		from, _ := slices.BinarySearch(ends, l.Born())
+		to, _ := slices.BinarySearch(ends, l.Freed())
 		if from == to {
 			continue // between two ends
 		}

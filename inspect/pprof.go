@@ -67,7 +67,7 @@ func (r *profiler) profile() *profile.Profile {
 	}
 	samples := map[sampleKey]*profile.Sample{}
 	for _, l := range r.e.leases {
-		k := sampleKey{l.Stack, r.e.purposes.of(l), l.Stream, l.Size}
+		k := sampleKey{l.Stack, r.e.purposes.of(l), l.Stream(), l.Size}
 		if samples[k] == nil {
 			samples[k] = r.sample(k)
 			r.p.Sample = append(r.p.Sample, samples[k])

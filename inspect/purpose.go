@@ -84,14 +84,14 @@ func (p *purposes) of(l *Lease) trace.Purpose {
 // outlives says whether l, born in backward or in the optimizer, is what they
 // were run for: a gradient that the optimizer finds, a state that it leaves.
 func (p *purposes) outlives(l *Lease) bool {
-	i := sort.Search(len(p.runs), func(i int) bool { return p.runs[i].last >= l.Born })
+	i := sort.Search(len(p.runs), func(i int) bool { return p.runs[i].last >= l.Born() })
 	switch {
 	case i == len(p.runs):
 		return false
-	case p.runs[i].first <= l.Born:
-		return l.Freed > p.runs[i].last
+	case p.runs[i].first <= l.Born():
+		return l.Freed() > p.runs[i].last
 	}
-	return l.Freed > p.runs[i].first
+	return l.Freed() > p.runs[i].first
 }
 
 func (p *purposes) phase(stack *trace.Stack) phase {

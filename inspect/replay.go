@@ -52,6 +52,11 @@ type Options struct {
 	Observe func(event int, s alloc.Stats)
 }
 
+// asRecorded says whether a replay is the one under the recorded settings.
+func (o *Options) asRecorded() bool {
+	return o.Conf == nil && o.Capacity == 0 && o.Observe == nil && (o.Policy == "" || o.Policy == PyTorch)
+}
+
 // Result is what a replay tells.
 type Result struct {
 	Device             int    `json:"device"`
@@ -99,8 +104,16 @@ func Replay(s *trace.Snapshot, o Options) (*Result, error) {
 }
 
 // Replay is as the function of this name, for one who replays a trace more
-// than once. Options.Device is not looked at.
+// than once. Options.Device is not looked at. The result is not to be changed:
+// that under the recorded settings is worked out once.
 func (h *History) Replay(o Options) (*Result, error) {
+	if o.asRecorded() {
+		return h.recorded()
+	}
+	return h.replay(o)
+}
+
+func (h *History) replay(o Options) (*Result, error) {
 	replay := h.replayPyTorch
 	switch o.Policy {
 	case "", PyTorch:

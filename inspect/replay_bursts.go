@@ -56,7 +56,7 @@ func (h *History) findAwaited(i int) {
 	for i--; i >= 0; i-- {
 		e := h.trace.Entry(i)
 		k := h.lease[i]
-		if e.Action != trace.FreeCompleted || k < 0 || e.Stack != stack || stack == nil && h.Leases[k].Freed == i-1 {
+		if e.Action != trace.FreeCompleted || k < 0 || e.Stack != stack || stack == nil && h.Leases[k].Freed() == i-1 {
 			return
 		}
 		h.awaited[i] = true

@@ -34,7 +34,7 @@ const mostStreams = 1 << 10
 func (h *History) streams() int {
 	seen := map[int]bool{}
 	for i := range h.Leases {
-		seen[h.Leases[i].Stream] = true
+		seen[h.Leases[i].Stream()] = true
 	}
 	return len(seen)
 }
@@ -94,8 +94,8 @@ func (h *History) lifetimes() []alloc.Lifetime {
 	add := func(k, start int) {
 		l := &h.Leases[k]
 		end := h.Len() + 1
-		if l.Done >= 0 && l.Done < h.Len() {
-			end = l.Done + 1
+		if l.Done() >= 0 && l.Done() < h.Len() {
+			end = l.Done() + 1
 		}
 		list = append(list, alloc.Lifetime{Size: max(l.Size, 1), Start: start, End: max(end, start+1)})
 	}
@@ -188,7 +188,7 @@ func (r *headroomReplayer) play(i int) error {
 
 func (r *headroomReplayer) take(k int) error {
 	l := &r.h.Leases[k]
-	b, err := r.alloc(l.Size, l.Purpose, l.Stream)
+	b, err := r.alloc(l.Size, l.Purpose, l.Stream())
 	if err != nil {
 		return err
 	}
@@ -215,7 +215,7 @@ func (r *headroomReplayer) alloc(bytes uint64, p trace.Purpose, stream int) (*al
 // free gives a lease back once the record says that all work on it is done.
 func (r *headroomReplayer) free(i, k int) {
 	l := &r.h.Leases[k]
-	if r.blocks[k] == nil || l.Done > i {
+	if r.blocks[k] == nil || l.Done() > i {
 		return
 	}
 	r.blocks[k].Free()

@@ -96,7 +96,7 @@ func checkSegments(t *testing.T, what string, r *replayer) {
 		}
 		l, seg := &r.h.Leases[k], b.seg
 		in := seg.addr <= b.addr && b.end() <= seg.addr+seg.size && slices.Contains(r.m.segments, seg)
-		if !in || b.size < l.Size || b.state != isLive && b.state != isPending || seg.stream != l.Stream || seg.pool.id != l.Pool {
+		if !in || b.size < l.Size || b.state != isLive && b.state != isPending || seg.stream != l.Stream() || seg.pool.id != l.Pool() {
 			t.Fatalf("%s: block %+v of lease %+v in segment %+v", what, b, l, seg)
 		}
 	}

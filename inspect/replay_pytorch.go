@@ -107,7 +107,7 @@ func (r *replayer) play(i int) {
 func (r *replayer) offer(i int, c change) {
 	if r.follow && len(r.offered) == 0 && i > 0 && r.h.trace.Entry(i-1).Action == trace.FreeCompleted {
 		k := r.h.lease[i-1]
-		r.retried = r.retried || k >= 0 && r.h.Leases[k].Freed < i-2
+		r.retried = r.retried || k >= 0 && r.h.Leases[k].Freed() < i-2
 	}
 	r.offered, r.want = append(r.offered, c), append(r.want, c)
 }
@@ -123,7 +123,7 @@ func (r *replayer) alloc(i int) {
 	taken := r.take(k)
 	r.completeLate()
 	if !taken {
-		r.fail(i, r.h.Leases[k].Size, r.h.Leases[k].Stream, r.h.Leases[k].Pool)
+		r.fail(i, r.h.Leases[k].Size, r.h.Leases[k].Stream(), r.h.Leases[k].Pool())
 		return
 	}
 	if b, l := r.blocks[k], &r.h.Leases[k]; r.recorded && b.addr != l.Addr {
@@ -141,7 +141,7 @@ func (r *replayer) take(k int) bool {
 	if r.retried {
 		malloc = r.m.mallocNew
 	}
-	b := malloc(l.Size, l.Stream, l.Pool)
+	b := malloc(l.Size, l.Stream(), l.Pool())
 	r.retried = false
 	if b == nil {
 		return false
@@ -158,10 +158,10 @@ func (r *replayer) free(i, k int) {
 	if b == nil || b.owner != k+1 {
 		return
 	}
-	if b.state == isLive && r.h.Leases[k].Freed <= i {
+	if b.state == isLive && r.h.Leases[k].Freed() <= i {
 		r.m.free(b)
 	}
-	if b.state == isPending && r.h.Leases[k].Done <= i {
+	if b.state == isPending && r.h.Leases[k].Done() <= i {
 		r.m.complete(b)
 		r.blocks[k] = nil
 	}

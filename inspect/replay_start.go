@@ -22,9 +22,9 @@ func (r *replayer) start() {
 	}
 	for _, k := range early {
 		if l := &r.h.Leases[k]; !r.take(k) {
-			r.fail(-1, l.Size, l.Stream, l.Pool)
+			r.fail(-1, l.Size, l.Stream(), l.Pool())
 			return
-		} else if l.Freed < 0 {
+		} else if l.Freed() < 0 {
 			r.m.free(r.blocks[k])
 		}
 	}
@@ -119,7 +119,7 @@ func (r *replayer) hold(b *block, k int) {
 	r.m.figures.live += b.size
 	r.m.figures.requested += l.Size
 	r.blocks[k] = b
-	if l.Freed < 0 {
+	if l.Freed() < 0 {
 		r.m.free(b)
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"cmp"
 	"slices"
 	"sort"
+	"sync"
 
 	"github.com/headroom-go/headroom/trace"
 )
@@ -51,6 +52,8 @@ type History struct {
 	bursts   map[int]*burst
 	awaited  map[int]bool // events: completed frees that a retry waited for
 	peak     int
+
+	recorded func() (*Result, error) // the replay under the recorded settings, done once
 }
 
 // State is the memory of a device at one moment.
@@ -80,6 +83,7 @@ func NewHistory(s *trace.Snapshot, device int) *History {
 	h.findBursts()
 	h.measure()
 	h.peak = h.findPeak()
+	h.recorded = sync.OnceValues(func() (*Result, error) { return h.replay(Options{}) })
 	return h
 }
 

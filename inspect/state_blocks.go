@@ -29,7 +29,7 @@ func (h *History) findBorders() {
 			continue
 		}
 		at := sort.Search(len(early), func(j int) bool { return early[j].Addr >= e.Addr }) - 1
-		if at < 0 || early[at].Done < i || early[at].Block > 0 {
+		if at < 0 || early[at].Done() < i || early[at].Block > 0 {
 			continue
 		}
 		l := early[at]
@@ -47,7 +47,7 @@ func (h *History) roomyEarly() []*Lease {
 	var out []*Lease
 	for k := range h.Leases {
 		l := &h.Leases[k]
-		if l.Born >= 0 {
+		if l.Born() >= 0 {
 			break
 		}
 		at := sort.Search(len(segments), func(j int) bool { return segments[j].Addr > l.Addr }) - 1

@@ -11,8 +11,9 @@ import "sort"
 // memory than the things do, and a question looks at no more than twice what
 // was alive then, plus markEvery.
 type intervals struct {
-	from, to []int32
-	marks    []mark
+	n     int
+	span  func(k int) (from, to int)
+	marks []mark
 }
 
 // markEvery is the least number of beginnings between two marks.
@@ -25,11 +26,10 @@ type mark struct {
 
 // newIntervals builds the index of n things; span(k) gives the events at which
 // k begins, −1 for before the first, and ends.
-func newIntervals(n, events int, span func(k int) (from, to int)) intervals {
-	x := intervals{from: make([]int32, n), to: make([]int32, n), marks: []mark{{}}}
+func newIntervals(n int, span func(k int) (from, to int)) intervals {
+	x := intervals{n: n, span: span, marks: []mark{{}}}
 	for k := range n {
-		from, to := span(k)
-		x.from[k], x.to[k] = int32(from), int32(to)
+		from, _ := span(k)
 		last := &x.marks[len(x.marks)-1]
 		if k-int(last.next) >= max(markEvery, len(last.alive)) {
 			x.marks = append(x.marks, mark{int32(k), x.since(last, k, from)})
@@ -43,12 +43,12 @@ func newIntervals(n, events int, span func(k int) (from, to int)) intervals {
 func (x *intervals) since(m *mark, end, n int) []int32 {
 	var alive []int32
 	for _, k := range m.alive {
-		if int(x.to[k]) >= n {
+		if _, to := x.span(int(k)); to >= n {
 			alive = append(alive, k)
 		}
 	}
 	for k := m.next; int(k) < end; k++ {
-		if int(x.to[k]) >= n {
+		if _, to := x.span(int(k)); to >= n {
 			alive = append(alive, k)
 		}
 	}
@@ -57,7 +57,7 @@ func (x *intervals) since(m *mark, end, n int) []int32 {
 
 // at lists the things that are alive after n events, in their order.
 func (x *intervals) at(n int) []int {
-	end := sort.Search(len(x.from), func(k int) bool { return int(x.from[k]) >= n })
+	end := sort.Search(x.n, func(k int) bool { from, _ := x.span(k); return from >= n })
 	m := sort.Search(len(x.marks), func(i int) bool { return int(x.marks[i].next) >= end }) - 1
 	alive := x.since(&x.marks[max(m, 0)], end, n)
 	out := make([]int, len(alive))

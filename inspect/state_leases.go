@@ -9,23 +9,43 @@ import (
 
 // Lease is one block from its allocation to the end of its use. Moments are
 // numbers of events; at the number of events in the trace it has not happened
-// yet.
+// yet. A record has millions of leases: one takes 56 bytes.
 type Lease struct {
 	Addr    uint64
-	Size    uint64 // bytes asked for
-	Block   uint64 // bytes of the block where the snapshot tells, else 0
-	Stream  int
-	Pool    trace.PoolID
-	Purpose trace.Purpose
+	Size    uint64       // bytes asked for
+	Block   uint64       // bytes of the block where the snapshot tells, else 0
 	Stack   *trace.Stack // where it was allocated; nil if not recorded
-	Born    int          // event of the allocation; -1: before the first
-	Freed   int          // event of the program's free; -1: before the first, the block is pending at the start
-	Done    int          // event after which the memory may be used again
+	Purpose trace.Purpose
+
+	origin            *origin
+	born, freed, done int32
 }
+
+// origin is what many leases share.
+type origin struct {
+	stream int
+	pool   trace.PoolID
+}
+
+// Stream is the stream that it was allocated for.
+func (l *Lease) Stream() int { return l.origin.stream }
+
+// Pool is PyTorch's pool that it lies in.
+func (l *Lease) Pool() trace.PoolID { return l.origin.pool }
+
+// Born is the event of the allocation; -1: before the first.
+func (l *Lease) Born() int { return int(l.born) }
+
+// Freed is the event of the program's free; -1: before the first, the block is
+// pending at the start.
+func (l *Lease) Freed() int { return int(l.freed) }
+
+// Done is the event after which the memory may be used again.
+func (l *Lease) Done() int { return int(l.done) }
 
 // stateAt says what the lease is after n events in which it is alive.
 func (l *Lease) stateAt(n int) trace.State {
-	if l.Freed < n {
+	if l.Freed() < n {
 		return trace.Pending
 	}
 	return trace.Live
@@ -41,13 +61,15 @@ type leaseReader struct {
 	h     *History
 	last  map[uint64]int32 // by address: the lease that was there last
 	early []Lease          // from before the first event, in the order in which they show
+	known map[origin]*origin
+	near  *origin // the one that was asked for last
 	// Recorders may leave kinds of events out.
 	requests, completions bool
 }
 
 // findLeases fills in Leases, lease and stale.
 func (h *History) findLeases() {
-	r := leaseReader{h: h, last: map[uint64]int32{}}
+	r := leaseReader{h: h, last: map[uint64]int32{}, known: map[origin]*origin{}, near: &origin{}}
 	allocs := 0
 	for _, e := range h.trace.All() {
 		r.requests = r.requests || e.Action == trace.FreeRequested
@@ -71,7 +93,7 @@ func (h *History) findLeases() {
 	}
 	r.takeFinal()
 	r.putEarlyFirst()
-	h.leaseAt = newIntervals(len(h.Leases), h.Len(), func(k int) (int, int) { return h.Leases[k].Born, h.Leases[k].Done })
+	h.leaseAt = newIntervals(len(h.Leases), func(k int) (int, int) { return h.Leases[k].Born(), h.Leases[k].Done() })
 }
 
 // lease gives a lease by its number: early ones count down from -2.
@@ -85,20 +107,35 @@ func (r *leaseReader) lease(k int32) *Lease {
 // open gives the lease that is live or pending at an address.
 func (r *leaseReader) open(addr uint64) (k int32, ok bool) {
 	k, ok = r.last[addr]
-	return k, ok && r.lease(k).Done == r.h.Len()
+	return k, ok && r.lease(k).Done() == r.h.Len()
 }
 
 // addEarly adds a lease from before the first event and gives its number.
 func (r *leaseReader) addEarly(l Lease) int32 {
-	l.Born = -1
+	l.born = -1
 	r.early = append(r.early, l)
 	k := -1 - int32(len(r.early))
 	r.last[l.Addr] = k
 	return k
 }
 
-func newLease(e *trace.Entry, events int) Lease {
-	return Lease{Addr: e.Addr, Size: e.Size, Stream: e.Stream, Pool: e.Pool, Purpose: e.Purpose, Freed: events, Done: events}
+// newLease gives a lease that an event is the first of.
+func (r *leaseReader) newLease(e *trace.Entry) Lease {
+	end := int32(r.h.Len())
+	return Lease{Addr: e.Addr, Size: e.Size, Purpose: e.Purpose, origin: r.origin(e.Stream, e.Pool), freed: end, done: end}
+}
+
+// origin gives equal origins one pointer.
+func (r *leaseReader) origin(stream int, pool trace.PoolID) *origin {
+	o := origin{stream, pool}
+	if *r.near == o {
+		return r.near
+	}
+	if r.near = r.known[o]; r.near == nil {
+		r.near = new(origin{stream, pool})
+		r.known[o] = r.near
+	}
+	return r.near
 }
 
 // alloc begins a lease. One that is open at the same address ends here: its
@@ -106,11 +143,11 @@ func newLease(e *trace.Entry, events int) Lease {
 func (r *leaseReader) alloc(i int, e *trace.Entry) int32 {
 	if k, ok := r.open(e.Addr); ok {
 		old := r.lease(k)
-		old.Freed, old.Done = min(old.Freed, i), i
+		old.freed, old.done = min(old.freed, int32(i)), int32(i)
 		r.h.stale[i] = k
 	}
-	l := newLease(e, r.h.Len())
-	l.Born, l.Stack = i, e.Stack
+	l := r.newLease(e)
+	l.born, l.Stack = int32(i), e.Stack
 	k := int32(len(r.h.Leases))
 	r.h.Leases = append(r.h.Leases, l)
 	r.last[e.Addr] = k
@@ -122,15 +159,15 @@ func (r *leaseReader) alloc(i int, e *trace.Entry) int32 {
 func (r *leaseReader) free(i int, e *trace.Entry) int32 {
 	k, ok := r.open(e.Addr)
 	if !ok {
-		k = r.addEarly(newLease(e, r.h.Len()))
+		k = r.addEarly(r.newLease(e))
 	}
 	l := r.lease(k)
-	if l.Freed < i {
+	if l.Freed() < i {
 		return -1 // freed twice
 	}
-	l.Freed = i
+	l.freed = int32(i)
 	if !r.completions {
-		l.Done = i
+		l.done = int32(i)
 	}
 	return k
 }
@@ -139,14 +176,14 @@ func (r *leaseReader) free(i int, e *trace.Entry) int32 {
 func (r *leaseReader) complete(i int, e *trace.Entry) int32 {
 	k, ok := r.open(e.Addr)
 	if !ok {
-		l := newLease(e, r.h.Len())
+		l := r.newLease(e)
 		if r.requests {
-			l.Freed = -1
+			l.freed = -1
 		}
 		k = r.addEarly(l)
 	}
 	l := r.lease(k)
-	l.Freed, l.Done = min(l.Freed, i), i
+	l.freed, l.done = min(l.freed, int32(i)), int32(i)
 	return k
 }
 
@@ -171,13 +208,14 @@ func (r *leaseReader) finalBlock(s *trace.Segment, b *trace.Block) {
 	k, known := r.last[b.Addr]
 	switch {
 	case known:
-		if l := r.lease(k); l.Done == r.h.Len() && l.Size == b.Requested {
-			l.Block, l.Pool = b.Size, s.Pool
+		if l := r.lease(k); l.Done() == r.h.Len() && l.Size == b.Requested {
+			l.Block, l.origin = b.Size, r.origin(l.Stream(), s.Pool)
 		}
 	case r.h.snapshot.Cut == nil || r.h.Len() == 0:
-		l := Lease{Addr: b.Addr, Size: b.Requested, Block: b.Size, Stream: s.Stream, Pool: s.Pool, Purpose: b.Purpose, Stack: b.Stack, Freed: r.h.Len(), Done: r.h.Len()}
+		end := int32(r.h.Len())
+		l := Lease{Addr: b.Addr, Size: b.Requested, Block: b.Size, Stack: b.Stack, Purpose: b.Purpose, origin: r.origin(s.Stream, s.Pool), freed: end, done: end}
 		if b.State == trace.Pending {
-			l.Freed = -1
+			l.freed = -1
 		}
 		r.addEarly(l)
 	}

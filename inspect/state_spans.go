@@ -53,7 +53,7 @@ func (h *History) findSpans() {
 	slices.SortStableFunc(h.spans, func(a, b span) int {
 		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.addr, b.addr))
 	})
-	h.spanAt = newIntervals(len(h.spans), h.Len(), func(k int) (int, int) { return h.spans[k].from, h.spans[k].to })
+	h.spanAt = newIntervals(len(h.spans), func(k int) (int, int) { return h.spans[k].from, h.spans[k].to })
 }
 
 // takeFinal begins with the segments at the end of the trace.
@@ -113,7 +113,7 @@ func (r *spanReader) begin(k, i int, e *trace.Entry) {
 		request := r.h.trace.Entry(r.next)
 		s.small = r.h.Conf.Round(request.Size) <= smallMax
 		if l := r.h.lease[r.next]; l >= 0 && s.pool == (trace.PoolID{}) {
-			s.pool = r.h.Leases[l].Pool
+			s.pool = r.h.Leases[l].Pool()
 		}
 	}
 }

@@ -117,7 +117,7 @@ func checkState(t *testing.T, h *History, state *State) {
 			if b.State == trace.Free {
 				continue
 			}
-			if l := h.Leases[state.Leases[k]]; l.Addr != b.Addr || l.Size != b.Requested || l.Born >= state.Event || l.Done < state.Event {
+			if l := h.Leases[state.Leases[k]]; l.Addr != b.Addr || l.Size != b.Requested || l.Born() >= state.Event || l.Done() < state.Event {
 				t.Fatalf("after %d events: block %+v has lease %+v", state.Event, b, l)
 			}
 			k++
@@ -216,7 +216,7 @@ func TestIntervals(t *testing.T) {
 		}
 		to[k] = min(from[k]+1+length, events)
 	}
-	x := newIntervals(n, events, func(k int) (int, int) { return from[k], to[k] })
+	x := newIntervals(n, func(k int) (int, int) { return from[k], to[k] })
 	if len(x.marks) < 3 {
 		t.Fatalf("%d marks", len(x.marks))
 	}

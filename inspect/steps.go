@@ -58,20 +58,27 @@ func (h *History) after(timeUS int64) int {
 // annotated finds steps by annotations.
 func (h *History) annotated() ([]int, string) {
 	for _, name := range []string{"Optimizer.zero_grad", "Optimizer.step", "ProfilerStep"} {
-		var ends []int
-		for _, a := range h.snapshot.Annotations {
-			if !a.Begin && a.Device == h.device && strings.HasPrefix(a.Name, name) {
-				i := h.after(a.TimeUS) - 1
-				if i >= 0 && (len(ends) == 0 || i > ends[len(ends)-1]) {
-					ends = append(ends, i)
-				}
-			}
-		}
-		if len(ends) >= minSteps {
-			return ends, "annotations of " + name
+		if ends, how := h.namedEnds(name); len(ends) >= minSteps {
+			return ends, how
 		}
 	}
 	return nil, ""
+}
+
+// namedEnds gives the last events of the annotations whose names begin so.
+func (h *History) namedEnds(name string) (ends []int, how string) {
+	for _, a := range h.snapshot.Annotations {
+		if !a.Begin && a.Device == h.device && strings.HasPrefix(a.Name, name) {
+			i := h.after(a.TimeUS) - 1
+			if i >= 0 && (len(ends) == 0 || i > ends[len(ends)-1]) {
+				ends = append(ends, i)
+			}
+		}
+	}
+	if len(ends) == 0 {
+		return nil, ""
+	}
+	return ends, "annotations of " + name
 }
 
 // optimized finds steps by the stacks of an optimizer's step.

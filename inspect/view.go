@@ -41,8 +41,14 @@ func (h *History) BlockSize(l *Lease, seg *trace.Segment, space uint64) uint64 {
 const RestMax = smallMax
 
 // Steps gives the events at which steps end, in order, and how they were
-// found; none where the program shows no steps.
-func (h *History) Steps() (ends []int, how string) { return h.steps() }
+// found; none where the program shows no steps. Steps that the program named
+// are given also where they are too few to tell what grows.
+func (h *History) Steps() (ends []int, how string) {
+	if ends, how = h.steps(); len(ends) > 0 {
+		return ends, how
+	}
+	return h.namedEnds("ProfilerStep")
+}
 
 // Purposes gives the function that says what a lease is for, as Explain takes
 // it. It is called from one goroutine at a time.

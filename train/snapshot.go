@@ -16,6 +16,13 @@ const SnapshotFile = "memory.pickle"
 // stackDepth is the number of frames recorded with a block.
 const stackDepth = 24
 
+// What the stacks of a block's begin and end take, about, and the share of a
+// step that stacks for a profile may take.
+const (
+	stackSeconds = 3e-6
+	stackShare   = 0.005
+)
+
 // recorded runs one step and, for the second of a process (the first where
 // there is but one), when memory is as in all later ones, records every event
 // with its stack and writes the snapshot, in which the parts of the step are

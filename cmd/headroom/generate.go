@@ -29,6 +29,7 @@ type generateFlags struct {
 	file    string
 	most    int
 	json    bool
+	live    liveFlag
 	generate.Sampling
 }
 
@@ -62,6 +63,7 @@ What comes depends on the prompt, the seed and the flags, not on the budget.`,
 	fl.IntVar(&f.TopK, "top-k", 0, "choose among so many of the most probable tokens (0: all)")
 	fl.Float64Var(&f.TopP, "top-p", 0, "choose among the fewest tokens whose probabilities come to this (0: all)")
 	fl.Uint64Var(&f.Seed, "seed", 1, "decides the choices, and random weights; each further text has the next seed")
+	f.live.add(fl)
 	fl.BoolVar(&f.json, "json", false, "print texts, tokens and figures as JSON")
 	return cmd
 }
@@ -97,6 +99,10 @@ func (f *generateFlags) run(ctx context.Context, stdin io.Reader, stdout, stderr
 	if err != nil {
 		return usageError{err}
 	}
+	if err := f.live.listen(); err != nil {
+		return err
+	}
+	defer f.live.close()
 	dev, err := openDevice(f.device)
 	if err != nil {
 		return usageError{err}
@@ -104,7 +110,7 @@ func (f *generateFlags) run(ctx context.Context, stdin io.Reader, stdout, stderr
 	if dev.Info().Kind == device.Null {
 		return errors.Join(usagef("%s computes nothing, so that no text comes there: give --device host:SIZE", f.device), dev.Close())
 	}
-	g := &generation{generateFlags: f, page: newTexts(stdout, prompts, f.json)}
+	g := &generation{generateFlags: f, stderr: stderr, page: newTexts(stdout, prompts, f.json)}
 	err = errors.Join(g.onDevice(ctx, dev, m, prompts), dev.Close())
 	if err == nil || errors.Is(err, context.Canceled) && g.report.Seconds > 0 {
 		if errors.Is(err, context.Canceled) {
@@ -146,12 +152,17 @@ func (f *generateFlags) read(stdin io.Reader) ([]string, error) {
 type generation struct {
 	*generateFlags
 	page   *texts
+	stderr io.Writer
 	report generated
 }
 
 // onDevice loads the model and continues the prompts.
 func (g *generation) onDevice(ctx context.Context, dev device.Device, m *languageModel, prompts []string) error {
-	mem, err := alloc.New(dev, alloc.Options{})
+	var o alloc.Options
+	if g.live.wanted() {
+		o.StackDepth = 24
+	}
+	mem, err := alloc.New(dev, o)
 	if err != nil {
 		return err
 	}
@@ -159,7 +170,7 @@ func (g *generation) onDevice(ctx context.Context, dev device.Device, m *languag
 	if err != nil {
 		return errors.Join(err, mem.Close())
 	}
-	rt := tensor.New(mem, stream)
+	rt, end := tensor.New(mem, stream), g.show(mem)
 	if err = m.load(rt, g.Seed); err == nil {
 		err = g.engine(ctx, rt, m, prompts)
 		m.release()
@@ -168,7 +179,13 @@ func (g *generation) onDevice(ctx context.Context, dev device.Device, m *languag
 	r := &g.report
 	r.Model, r.Device, r.BudgetBytes = g.model, info.Name, info.Capacity
 	r.ParameterBytes, r.PeakBytes, r.ReservedBytes = st.ByPurpose[trace.Parameter].Peak, st.PeakLive, st.PeakReserved
-	return errors.Join(err, mem.Close(), stream.Close())
+	return errors.Join(err, end(), mem.Close(), stream.Close())
+}
+
+// show shows the memory to browsers until end is called.
+func (g *generation) show(mem *alloc.Allocator) (end func() error) {
+	_, end = g.live.show(g.model, mem, g.stderr)
+	return end
 }
 
 // engine queues the prompts and runs.

@@ -11,6 +11,11 @@ import (
 // standardInput is the name of standard input on the command line.
 const standardInput = "-"
 
+// gcPercent is how much the heap of a command may grow that looks at records
+// before it is collected: records are large, and little garbage comes of
+// questions about them.
+const gcPercent = 10
+
 // openInput opens a file, or standard input for "-".
 func openInput(path string, stdin io.Reader) (io.ReadCloser, error) {
 	if path == standardInput {

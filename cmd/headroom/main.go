@@ -61,6 +61,7 @@ var errInterrupted = errors.New("interrupted")
 // since the program ends.
 func promptly(run func(cmd *cobra.Command, args []string) error) func(cmd *cobra.Command, args []string) error {
 	return func(cmd *cobra.Command, args []string) error {
+		defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 		done := make(chan error, 1)
 		go func() { done <- attempt(func() error { return run(cmd, args) }) }()
 		select {

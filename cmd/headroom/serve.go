@@ -35,14 +35,10 @@ and answers only to this machine unless --addr says otherwise. Ctrl-C ends it.`,
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&addr, "addr", "127.0.0.1:0", "`ADDRESS` to listen at; port 0 is any that is free")
+	fl.StringVar(&addr, "addr", "127.0.0.1:0", "`ADDRESS` to listen at; a port alone is on 127.0.0.1, and port 0 any that is free")
 	fl.StringArrayVar(&names, "host", nil, "`NAME` by which browsers reach the server, beside its address and localhost; may be given again")
 	return cmd
 }
-
-// gcPercent is how much the heap of a server may grow before it is collected:
-// records are large, and little garbage comes of answers.
-const gcPercent = 10
 
 // serve shows a file or a folder until ctx ends, which is its success.
 func serve(ctx context.Context, path, addr string, names []string, stdout io.Writer) (err error) {
@@ -52,6 +48,9 @@ func serve(ctx context.Context, path, addr string, names []string, stdout io.Wri
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
+	if addr, err = addressOf("--addr", addr); err != nil {
+		return err
+	}
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return usagef("--addr %s: %w", addr, err)

@@ -34,6 +34,7 @@ type trainFlags struct {
 	resume    bool
 	profile   bool
 	plan      string
+	live      liveFlag
 }
 
 func trainCommand() *cobra.Command {
@@ -70,7 +71,8 @@ at the end, model.safetensors with config.json.`,
   headroom train --device host:1GiB --model gpt2-mini --data ~/books --out runs/books
   headroom train --resume --data ~/books --out runs/books
   headroom train --resume --steps 400 --data ~/books --out runs/books
-  headroom train --model resnet-mini --data /usr/share/datasets/fashion-mnist`,
+  headroom train --model resnet-mini --data /usr/share/datasets/fashion-mnist
+  headroom train --serve 127.0.0.1:8080`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -91,6 +93,7 @@ at the end, model.safetensors with config.json.`,
 	fl.IntVar(&f.saveEvery, "save-every", 0, "steps between checkpoints (0: only at the end)")
 	fl.StringVar(&f.plan, "plan", "", "`FILE` with the plan to follow, as headroom plan --out writes it (default: one is searched)")
 	fl.BoolVar(&f.resume, "resume", false, "go on from the checkpoint in --out, with its settings")
+	f.live.add(fl)
 	fl.BoolVar(&f.profile, "profile", false, "write what the third step took: profile.txt, profile.json and memory.svg")
 	return cmd
 }
@@ -108,6 +111,10 @@ func (f *trainFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
+	if err := f.live.listen(); err != nil {
+		return err
+	}
+	defer f.live.close()
 	dev, err := f.open()
 	if err != nil {
 		return err
@@ -343,7 +350,12 @@ func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Chec
 		}
 	}
 	from := t.Steps()
+	job, end := f.live.show(t.Config.Model, t.Memory(), stderr)
+	if job != nil {
+		r.Stacks, r.OnStep = true, func(p train.Progress) { show.step(p); tell(job, p) }
+	}
 	out, err := r.Do(ctx)
+	err = errors.Join(err, end())
 	show.end()
 	c := t.Config
 	s := train.Summary{Model: c.Model, Task: c.Task, Parameters: t.Parameters(), Batch: c.Batch, Seq: c.Seq, Data: f.data,

@@ -93,22 +93,9 @@ func (o *watchFlags) check() error {
 		return usagef("--webhook %q is no address that begins with http:// or https://", o.webhook)
 	}
 	if o.serve != "" {
-		return o.checkAddress()
-	}
-	return nil
-}
-
-// checkAddress completes the address to serve on.
-func (o *watchFlags) checkAddress() error {
-	if !strings.Contains(o.serve, ":") {
-		o.serve = ":" + o.serve
-	}
-	host, port, err := net.SplitHostPort(o.serve)
-	if err != nil || port == "" {
-		return usagef("--serve %q is no address: write it like 127.0.0.1:9401, or 0.0.0.0:9401 for all interfaces", o.serve)
-	}
-	if host == "" {
-		o.serve = net.JoinHostPort("127.0.0.1", port)
+		addr, err := addressOf("--serve", o.serve)
+		o.serve = addr
+		return err
 	}
 	return nil
 }

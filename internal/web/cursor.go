@@ -21,10 +21,10 @@ func (r *Record) start() *cursor {
 	c := &cursor{r: r}
 	for k := range r.h.Leases {
 		l := &r.h.Leases[k]
-		if l.Born >= 0 {
+		if l.Born() >= 0 {
 			break
 		}
-		if l.Freed >= 0 {
+		if l.Freed() >= 0 {
 			c.add(k, 1)
 		}
 	}
@@ -41,10 +41,10 @@ func (c *cursor) next() {
 	}
 	if k := c.r.h.Lease(i); k >= 0 {
 		l := &c.r.h.Leases[k]
-		if l.Born == i {
+		if l.Born() == i {
 			c.add(k, 1)
 		}
-		if l.Freed == i {
+		if l.Freed() == i {
 			c.add(k, -1)
 		}
 	}

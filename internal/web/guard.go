@@ -69,7 +69,7 @@ func foreign(r *http.Request) bool {
 type Limits struct {
 	Clients int           // connections at once
 	Header  time.Duration // to send a request
-	Answer  time.Duration // to take an answer
+	Answer  time.Duration // to take an answer, from its first byte: a large file may take longer to read
 	Idle    time.Duration // between two requests
 }
 
@@ -82,7 +82,7 @@ func DefaultLimits() Limits {
 // finish for a second. It closes the listener.
 func Serve(ctx context.Context, listener net.Listener, h http.Handler, limits Limits) error {
 	const largestHeader = 16 << 10
-	s := &http.Server{Handler: h, ReadTimeout: limits.Header, WriteTimeout: limits.Answer, IdleTimeout: limits.Idle, MaxHeaderBytes: largestHeader}
+	s := &http.Server{Handler: hasty(limits.Answer, h), ReadTimeout: limits.Header, IdleTimeout: limits.Idle, MaxHeaderBytes: largestHeader}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
 		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -98,6 +98,39 @@ func Serve(ctx context.Context, listener net.Listener, h http.Handler, limits Li
 		return err // ctx has not ended
 	}
 	return <-stopped
+}
+
+// hasty gives clients so much time to take an answer, however long it took to
+// work it out.
+func hasty(limit time.Duration, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // the one of the connection's last answer
+		h := &hastyWriter{ResponseWriter: w, limit: limit}
+		next.ServeHTTP(h, r)
+		h.begin() // an answer without a body is written after this
+	})
+}
+
+// hastyWriter sets the deadline when the first byte is written.
+type hastyWriter struct {
+	http.ResponseWriter
+	limit time.Duration
+	begun bool
+}
+
+// Unwrap is for http.ResponseController.
+func (h *hastyWriter) Unwrap() http.ResponseWriter { return h.ResponseWriter }
+
+func (h *hastyWriter) Write(b []byte) (int, error) {
+	h.begin()
+	return h.ResponseWriter.Write(b)
+}
+
+func (h *hastyWriter) begin() {
+	if !h.begun {
+		h.begun = true
+		_ = http.NewResponseController(h.ResponseWriter).SetWriteDeadline(time.Now().Add(h.limit)) // every connection of ours has deadlines
+	}
 }
 
 // limited is a listener with so many connections at once. Those beyond wait in

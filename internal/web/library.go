@@ -52,7 +52,7 @@ const (
 	maxOpen       = 8
 	maxDepth      = 3
 	defaultBudget = 1 << 30
-	eventCost     = 160 // bytes of a record for each event, about
+	eventCost     = 100 // bytes of a record for each event, about
 )
 
 // OpenLibrary opens a folder, or one file whose folder's other files are not

@@ -21,6 +21,9 @@ type LiveOptions struct {
 	Names   []string           // hosts' names that lead to the server beside addresses and localhost
 	Budget  uint64             // bytes that the device has; 0: not told
 	Stats   func() alloc.Stats // the allocator's figures: (*alloc.Allocator).Stats; called from several goroutines
+	// High gives what was live at the highest moment since its last call:
+	// (*alloc.Allocator).TakeHigh. Nil: samples are what Stats tells.
+	High func() alloc.High
 	// Snapshot gives the memory of this moment for the profile of device
 	// memory; nil: there is none. It may wait until the job can be looked at.
 	Snapshot func() (*trace.Snapshot, error)
@@ -145,8 +148,8 @@ func (l *Live) Event(text string) {
 	l.events = append(l.events, liveEvent{time.Since(l.begun).Microseconds(), text})
 }
 
-// Sample takes a sample now. If the peak has risen since the last one, the
-// sample is that of the peak.
+// Sample takes a sample now: of the highest moment since the last one or,
+// without LiveOptions.High, of this moment, unless the peak has risen.
 func (l *Live) Sample() {
 	s := l.o.Stats()
 	l.mu.Lock()
@@ -158,6 +161,10 @@ func (l *Live) Sample() {
 		f.reserved = max(f.reserved, f.live)
 	}
 	l.peak = s.PeakLive
+	if l.o.High != nil {
+		h := l.o.High()
+		f.live, f.reserved, by = int64(h.Live), int64(h.Reserved), h.ByPurpose
+	}
 	for i, p := range inspect.PurposeOrder() {
 		f.parts[byPurpose][i] = int64(by[p])
 	}

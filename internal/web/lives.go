@@ -23,7 +23,7 @@ func (r *Record) Lives(from, to, most int) *Lives {
 	from, to = r.clamp(from), max(r.clamp(to), r.clamp(from))
 	return r.choose(r.between(from, to), most, func(k int) float64 {
 		l := &r.h.Leases[k]
-		return float64(r.bytes(k)) * float64(min(l.Done, to)-max(l.Born, from-1))
+		return float64(r.bytes(k)) * float64(min(l.Done(), to)-max(l.Born(), from-1))
 	})
 }
 
@@ -35,8 +35,8 @@ func (r *Record) between(from, to int) iter.Seq[int] {
 				return
 			}
 		}
-		k := sort.Search(len(r.h.Leases), func(k int) bool { return r.h.Leases[k].Born >= from })
-		for ; k < len(r.h.Leases) && r.h.Leases[k].Born < to; k++ {
+		k := sort.Search(len(r.h.Leases), func(k int) bool { return r.h.Leases[k].Born() >= from })
+		for ; k < len(r.h.Leases) && r.h.Leases[k].Born() < to; k++ {
 			if !yield(k) {
 				return
 			}
@@ -95,7 +95,7 @@ func (r *Record) Weights(from, to int) []Weight {
 	by := make([]Weight, len(r.stacks))
 	for k := range r.between(from, to) {
 		l := &r.h.Leases[k]
-		begin, end := max(l.Born+1, from), min(max(l.Freed, -1)+1, to)
+		begin, end := max(l.Born()+1, from), min(max(l.Freed(), -1)+1, to)
 		if end <= begin {
 			continue
 		}

@@ -183,7 +183,7 @@ func (r *Record) splitBySite() {
 
 func (r *Record) findUnsaid() {
 	for k := range r.h.Leases {
-		if end := r.h.Leases[k].Freed; end >= 0 && end < r.h.Len() && r.h.Lease(end) != k {
+		if end := r.h.Leases[k].Freed(); end >= 0 && end < r.h.Len() && r.h.Lease(end) != k {
 			r.unsaid = append(r.unsaid, unsaid{end, k})
 		}
 	}

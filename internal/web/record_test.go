@@ -37,7 +37,7 @@ func strange(seed uint64, events int) *trace.Snapshot {
 func liveAt(h *inspect.History, moment int) (live, reserved uint64) {
 	for k := range h.Leases {
 		l := &h.Leases[k]
-		if l.Born < moment && max(l.Freed, l.Born) >= moment {
+		if l.Born() < moment && max(l.Freed(), l.Born()) >= moment {
 			live += max(l.Block, h.Conf.Round(l.Size))
 		}
 	}
@@ -161,7 +161,7 @@ func TestLives(t *testing.T) {
 	for _, view := range [][2]int{{0, 500}, {100, 101}, {250, 250}, {499, 500}} {
 		var want []int
 		for k, l := range h.Leases {
-			if l.Done >= view[0] && l.Born < view[1] || l.Born < view[0] && l.Done >= view[0] {
+			if l.Done() >= view[0] && l.Born() < view[1] || l.Born() < view[0] && l.Done() >= view[0] {
 				want = append(want, k)
 			}
 		}
@@ -220,7 +220,7 @@ func TestWeights(t *testing.T) {
 	from, to := 500, 1700
 	var want float64
 	for _, l := range h.Leases {
-		for m := max(l.Born+1, from); m < min(l.Freed+1, to); m++ {
+		for m := max(l.Born()+1, from); m < min(l.Freed()+1, to); m++ {
 			want += float64(max(l.Block, l.Size)) * float64(h.Time(m+1, true)-h.Time(m, true))
 		}
 	}

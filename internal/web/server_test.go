@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -313,4 +314,35 @@ func TestHundredClients(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// TestSlowAnswer works longer on an answer than a client may take for it, and
+// then sends more than fits on the way: one client takes it, the other doesn't.
+func TestSlowAnswer(t *testing.T) {
+	const limit = time.Second
+	ended := make(chan error, 2)
+	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		time.Sleep(limit + limit/4)
+		_, err := w.Write(make([]byte, 16<<20))
+		ended <- err
+	})
+	addr, stop := running(t, web.Limits{Clients: 4, Header: time.Second, Answer: limit, Idle: time.Second}, h)
+	if status, body, _ := get(t, "http://"+addr+"/", nil); status != 200 || len(body) != 16<<20 {
+		t.Errorf("status %d, %d bytes", status, len(body))
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") // and reads nothing
+	if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a client that takes nothing: %v", err)
+	}
+	if err := stop(); err != nil && err != http.ErrServerClosed {
+		t.Error(err)
+	}
 }

@@ -99,7 +99,7 @@ func (r *Record) tile(s *State, seg *Segment, alive []int) []int {
 			s.Stray++
 			continue
 		}
-		t.Pending = r.h.Leases[t.Lease].Freed < s.Moment
+		t.Pending = r.h.Leases[t.Lease].Freed() < s.Moment
 		seg.free(at, t.Addr)
 		seg.Tiles = append(seg.Tiles, t)
 		at = t.Addr + t.Size
@@ -151,15 +151,15 @@ func (r *Record) Block(k int) *Block {
 	for _, f := range l.Stack.Frames() {
 		frames = append(frames, Line{f.File, f.Line, f.Func})
 	}
-	return &Block{r.life(k), l.Size, l.Stream, l.Pool, r.site(l), frames}
+	return &Block{r.life(k), l.Size, l.Stream(), l.Pool(), r.site(l), frames}
 }
 
 func (r *Record) life(k int) Life {
 	l := &r.h.Leases[k]
 	end := func(event int) int { return min(max(event, -1)+1, r.moments()) }
-	born := l.Born + 1
-	if l.Born < 0 {
+	born := l.Born() + 1
+	if l.Born() < 0 {
 		born = -1
 	}
-	return Life{r.lease(k), born, end(l.Freed), end(l.Done), r.time(r.clamp(born)), r.time(r.clamp(end(l.Freed)))}
+	return Life{r.lease(k), born, end(l.Freed()), end(l.Done()), r.time(r.clamp(born)), r.time(r.clamp(end(l.Freed())))}
 }

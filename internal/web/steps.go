@@ -39,7 +39,7 @@ func (r *Record) findSteps() *steps {
 		for c.moment < t.To {
 			c.next()
 			t.PeakLive, t.PeakReserved = max(t.PeakLive, c.live), max(t.PeakReserved, c.reserved)
-			if k := r.h.Lease(c.moment - 1); k >= 0 && r.h.Leases[k].Born == c.moment-1 {
+			if k := r.h.Lease(c.moment - 1); k >= 0 && r.h.Leases[k].Born() == c.moment-1 {
 				t.Blocks++
 			}
 		}

@@ -56,6 +56,8 @@ export class EmbeddedRecord {
       c.bytes[k] += c.asked[k];
     }
     this.leases = n;
+    this.endsAt = new Int32Array(this.meta.events + 1).fill(-1); // by event: the lease that it frees
+    for (let k = 0; k < n; k++) if (this.lasts(k) && c.freed[k] < this.meta.events) this.endsAt[c.freed[k]] = k;
     this.moments = this.meta.events + 1;
     this.parts = [this.meta.purposes.length, this.meta.sites.length];
     this.bins = ["purpose", "site"].map((by, s) => Array.from({ length: this.parts[s] }, (_, p) => c[`${by} ${p}`]));
@@ -100,7 +102,8 @@ export class EmbeddedRecord {
     if (bins >= width) {
       return this.sampled(this.summaryFigures(first, last), bins, Math.floor(bins / width));
     }
-    return this.sampled(this.exactFigures(from, to), to - from + 1, Math.max(Math.floor((to - from + 1) / width), 1));
+    const f = this.exactFigures(from, to, Math.max(Math.floor((to - from + 1) / width), 1));
+    return this.sampled(f, f.moments.length, 1);
   }
 
   summaryFigures(first, last) {
@@ -111,32 +114,63 @@ export class EmbeddedRecord {
     return { moments: cut(this.c["bin moment"]), reserved: cut(this.c["bin reserved"]), live, parts };
   }
 
-  /** exactFigures goes through all leases once, and enters what changes in the view. */
-  exactFigures(from, to) {
-    const n = to - from + 1;
-    const { born, freed, bytes, purpose, site } = this.c;
-    const parts = this.parts.map((count) => Array.from({ length: count }, () => new Float64Array(n + 1)));
-    for (let k = 0; k < this.leases && born[k] < to; k++) {
-      const begin = born[k] + 1;
-      const end = Math.max(freed[k], born[k]) + 1;
-      if (end <= from || end <= begin) continue;
-      for (const column of [parts[Purpose][purpose[k]], parts[Site][site[k]]]) {
-        column[Math.max(begin - from, 0)] += bytes[k];
-        column[Math.min(end - from, n)] -= bytes[k];
+  /**
+   * exactFigures goes through the events of a view and gives, of each group of
+   * so many moments, the one with most live bytes, and the most reserved ones.
+   */
+  exactFigures(from, to, group) {
+    const n = Math.ceil((to - from + 1) / group);
+    const { born, bytes, purpose, site } = this.c;
+    const column = () => new Float64Array(n);
+    const f = { moments: column(), live: column(), reserved: this.reservedFigures(from, to, group, n), parts: this.parts.map((count) => Array.from({ length: count }, column)) };
+    const now = this.parts.map((count) => new Float64Array(count));
+    let live = 0;
+    const add = (k, sign) => {
+      live += sign * bytes[k];
+      now[Purpose][purpose[k]] += sign * bytes[k];
+      now[Site][site[k]] += sign * bytes[k];
+    };
+    let k = 0;
+    for (; k < this.leases && born[k] < from; k++) if (this.lasts(k) && this.c.freed[k] >= from) add(k, 1);
+    for (let m = from; m <= to; m++) {
+      const g = Math.floor((m - from) / group);
+      if ((m - from) % group === 0 || live > f.live[g]) {
+        f.moments[g] = m;
+        f.live[g] = live;
+        for (const split of [Purpose, Site]) for (let p = 0; p < now[split].length; p++) f.parts[split][p][g] = now[split][p];
+      }
+      if (this.endsAt[m] >= 0) add(this.endsAt[m], -1);
+      if (k < this.leases && born[k] === m) {
+        if (this.lasts(k)) add(k, 1);
+        k++;
       }
     }
-    const reserved = new Float64Array(n + 1);
+    return f;
+  }
+
+  /** lasts says whether a lease lives at any moment. */
+  lasts(k) {
+    return this.c.freed[k] > this.c.born[k];
+  }
+
+  /** reservedFigures gives the most reserved bytes of each group. */
+  reservedFigures(from, to, group, n) {
+    const change = new Float64Array(to - from + 2);
     for (let i = 0; i < this.c["span addr"].length; i++) {
       const begin = this.c["span from"][i] + 1;
       const end = this.c["span to"][i] + 1;
       if (end <= from || begin > to) continue;
-      reserved[Math.max(begin - from, 0)] += this.c["span size"][i];
-      reserved[Math.min(end - from, n)] -= this.c["span size"][i];
+      change[Math.max(begin - from, 0)] += this.c["span size"][i];
+      change[Math.min(end - from, change.length - 1)] -= this.c["span size"][i];
     }
-    const live = new Float64Array(n);
-    for (const column of [reserved, ...parts.flat()]) for (let i = 1; i < n; i++) column[i] += column[i - 1];
-    for (const column of parts[Purpose]) for (let i = 0; i < n; i++) live[i] += column[i];
-    return { moments: Float64Array.from({ length: n }, (_, i) => from + i), reserved, live, parts };
+    const most = new Float64Array(n);
+    let reserved = 0;
+    for (let i = 0; i <= to - from; i++) {
+      reserved += change[i];
+      const g = Math.floor(i / group);
+      most[g] = Math.max(most[g], reserved);
+    }
+    return most;
   }
 
   /** sampled merges so many neighbours into one sample: the moment with most live bytes. */
@@ -182,15 +216,24 @@ export class EmbeddedRecord {
     return list;
   }
 
+  /** choose keeps those of an ascending list that weigh most, in that order; only twice as many as are asked for are ever sorted. */
   choose(list, most, weight) {
     let sum = 0;
-    const weights = new Map();
-    for (const k of list) {
-      sum += this.c.bytes[k];
-      weights.set(k, weight(k));
+    let kept = [];
+    let floor = most > 0 ? -Infinity : Infinity; // the least that one more must weigh to be kept
+    const heavier = (a, b) => b.weight - a.weight || a.k - b.k;
+    const { bytes } = this.c;
+    for (let i = 0; i < list.length; i++) {
+      const k = list[i];
+      sum += bytes[k];
+      const w = weight(k);
+      if (w <= floor) continue;
+      kept.push({ weight: w, k });
+      if (kept.length < 2 * most) continue;
+      kept = kept.sort(heavier).slice(0, most);
+      floor = kept[most - 1].weight;
     }
-    const sorted = list.sort((a, b) => weights.get(b) - weights.get(a) || a - b);
-    return { lives: sorted.slice(0, most).map((k) => this.life(k)), count: list.length, bytes: sum };
+    return { lives: kept.sort(heavier).slice(0, most).map((w) => this.life(w.k)), count: list.length, bytes: sum };
   }
 
   async lives(from, to, most) {
@@ -201,19 +244,18 @@ export class EmbeddedRecord {
 
   async weights(from, to) {
     [from, to] = this.range(from, to);
-    const by = new Map();
+    const by = [];
     const c = this.c;
     for (const k of this.between(from, to)) {
       const begin = Math.max(c.born[k] + 1, from);
       const end = Math.min(Math.max(c.freed[k], -1) + 1, to);
       if (end <= begin) continue;
-      const w = by.get(c.stack[k]) ?? { stack: c.stack[k], area: 0, bytes: 0, count: 0 };
-      by.set(c.stack[k], w);
+      const w = (by[c.stack[k]] ??= { stack: c.stack[k], area: 0, bytes: 0, count: 0 });
       w.area += c.bytes[k] * (this.time(end) - this.time(begin));
       w.bytes += c.bytes[k];
       w.count++;
     }
-    return [...by.values()].sort((a, b) => a.stack - b.stack);
+    return by.filter(Boolean);
   }
 
   async block(k) {

@@ -64,18 +64,19 @@ export class Lifetimes {
     return addr + this.ranges[low].at;
   }
 
-  box(l, height) {
+  box(l, height, width) {
     const span = this.view.to - this.view.from;
-    const x = (m) => left + ((Math.min(Math.max(m, this.view.from), this.view.to) - this.view.from) / span) * this.width();
+    const x = (m) => left + ((Math.min(Math.max(m, this.view.from), this.view.to) - this.view.from) / span) * width;
     const y = (this.offset(l.addr) / this.total) * height;
     return { x: x(l.born), y, w: Math.max(x(l.freed) - x(l.born), 1), h: Math.max((l.size / this.total) * height, 0.5) };
   }
 
   find(x, y) {
     const height = this.canvas.clientHeight;
+    const width = this.width();
     let best = null;
     for (const l of this.lives) {
-      const b = this.box(l, height);
+      const b = this.box(l, height, width);
       if (x >= b.x && x <= b.x + b.w && y >= b.y && y <= b.y + b.h && (!best || l.size < best.size)) best = l;
     }
     return best;
@@ -102,9 +103,10 @@ export class Lifetimes {
     const colours = theme();
     c.strokeStyle = colours.paper;
     c.lineWidth = 0.5;
+    const wide = this.width();
     let chosen = null;
     for (const l of this.lives) {
-      const b = this.box(l, height);
+      const b = this.box(l, height, wide);
       if (l.lease === this.selected) chosen = b;
       c.globalAlpha = this.found && !this.found(l) ? 0.12 : 1;
       c.fillStyle = pattern(c, this.split === 0 ? l.purpose : l.site);

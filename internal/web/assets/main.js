@@ -98,13 +98,14 @@ class App {
     this.timeline.set({ meta, events: Math.max(meta.events, 1), peak: meta.peak, view: this.view, whole: null, samples: null });
     id("axis").hidden = !meta.timed;
     for (const name of ["split", "search", "details"]) id(name).hidden = meta.live;
+    if (meta.live) document.querySelector("input[name=axis][value=time]").click(); // samples have no names
     this.axis = meta.timed ? this.axis : "events";
     id("timeline").setAttribute("aria-valuemax", meta.events);
     this.details.show("Nothing chosen yet", element("p", {}, "Choose a block or a hole in a picture or a table: its stack, its life, and what pins it stand here."));
     await this.refreshNow();
     this.timeline.set({ whole: await record.samples(0, meta.events, 600) });
     this.redraw();
-    this.refreshPanel();
+    this.showPanel();
     if (!meta.live) await this.tellFindings(record);
   }
 
@@ -243,15 +244,17 @@ class App {
       id(`tab-${other}`).tabIndex = other === name ? 0 : -1;
     }
     id("panel").setAttribute("aria-labelledby", `tab-${name}`);
-    if (this.record) this.refreshPanel();
+    this.showPanel();
   }
 
+  /** refreshPanel shows the tab's content when the view has come to rest. */
   refreshPanel() {
     clearTimeout(this.panelTimer);
     this.panelTimer = setTimeout(() => this.showPanel(), this.record?.meta.live ? 0 : panelDelay);
   }
 
   async showPanel() {
+    clearTimeout(this.panelTimer);
     const { record, tab } = this;
     if (!record) return;
     const content = await this.guard(this.panel(tab, record), null);
@@ -348,7 +351,7 @@ class App {
     if (record !== this.record) return;
     id("hits").textContent = this.found ? `${count(this.found.count)} blocks` : "";
     if (this.found) this.selectTab("found");
-    else this.refreshPanel();
+    else this.showPanel();
   }
 
   /** matcher says which blocks a search found, or is null. */
