@@ -2,6 +2,7 @@ package device
 
 import (
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -22,7 +23,11 @@ import (
 // folders are patterns of where to look for CUDA's libraries after the loader
 // did; OpenHost, OpenSharedHost, OpenNull and OpenCUDA have
 // more options.
-func Open(spec string, folders ...string) (Device, error) {
+func Open(spec string, folders ...string) (Device, error) { return OpenShare(spec, 1, folders...) }
+
+// OpenShare is Open for one of so many users of this machine that compute at the
+// same time: of its processors, a host device takes that part.
+func OpenShare(spec string, users int, folders ...string) (Device, error) {
 	if gpu, ok := strings.CutPrefix(spec, "cuda:"); ok {
 		return openCUDA(spec, gpu, folders)
 	}
@@ -50,7 +55,7 @@ func Open(spec string, folders ...string) (Device, error) {
 	if kind == "null" {
 		return OpenNull(NullOptions{Capacity: capacity, Virtual: true, Alias: true})
 	}
-	d, err := openHost(HostOptions{Capacity: capacity}, shared)
+	d, err := openHost(HostOptions{Capacity: capacity, Workers: max(1, runtime.GOMAXPROCS(0)/max(1, users))}, shared)
 	if err != nil {
 		return nil, fmt.Errorf("device %q: %w", spec, err)
 	}

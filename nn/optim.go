@@ -78,11 +78,21 @@ func DecaysMatrices(p *Parameter) bool { return len(p.Shape()) > 1 }
 func (o *Optimizer) State() []*Parameter {
 	var ps []*Parameter
 	for i, p := range o.params {
-		for j, name := range o.Rule.states() {
-			ps = append(ps, &Parameter{"optimizer." + name + "." + p.Name, o.states[i][j]})
+		for j, name := range o.StateNames(p) {
+			ps = append(ps, &Parameter{name, o.states[i][j]})
 		}
 	}
 	return ps
+}
+
+// StateNames are the names of what the rule keeps of p, also of a p that is not
+// the optimizer's.
+func (o *Optimizer) StateNames(p *Parameter) []string {
+	var names []string
+	for _, name := range o.Rule.states() {
+		names = append(names, "optimizer."+name+"."+p.Name)
+	}
+	return names
 }
 
 // Release frees what the rule keeps.

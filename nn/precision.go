@@ -48,10 +48,16 @@ func (p Precision) Seed() float32 {
 
 // ClipGradNorm is the function of that name for gradients of the loss times Seed.
 func (p Precision) ClipGradNorm(params []*Parameter, limit float32) (scale, norm *tensor.Tensor) {
+	return p.Clip(limit, func(limit float32) (scale, norm *tensor.Tensor) { return ClipGradNorm(params, limit) })
+}
+
+// Clip is ClipGradNorm for those who compute the norm of gradients, as they are,
+// in their own way: of is given the limit that holds for them.
+func (p Precision) Clip(limit float32, of func(limit float32) (scale, norm *tensor.Tensor)) (scale, norm *tensor.Tensor) {
 	if p.Type == tensor.Float16 {
-		return p.Scaler.ClipGradNorm(params, limit)
+		return p.Scaler.clip(limit, of)
 	}
-	return ClipGradNorm(params, limit)
+	return of(limit)
 }
 
 // Validate says what is wrong with p, as read from a file, if anything.

@@ -49,7 +49,12 @@ func (s LossScaler) Update(overflow bool) LossScaler {
 // norm is that of the unscaled gradients, and the factor takes the scale out of
 // them, too. The norm is not finite where a gradient overflowed.
 func (s LossScaler) ClipGradNorm(params []*Parameter, limit float32) (scale, norm *tensor.Tensor) {
-	raw, scaled := ClipGradNorm(params, limit*float32(s.Scale))
+	return s.clip(limit, func(limit float32) (scale, norm *tensor.Tensor) { return ClipGradNorm(params, limit) })
+}
+
+// clip is ClipGradNorm, where of does so for gradients as they are.
+func (s LossScaler) clip(limit float32, of func(limit float32) (scale, norm *tensor.Tensor)) (scale, norm *tensor.Tensor) {
+	raw, scaled := of(limit * float32(s.Scale))
 	defer raw.Release()
 	defer scaled.Release()
 	inverse := float32(1 / s.Scale)

@@ -14,12 +14,17 @@ import (
 // host memory and one with two names under its first, all or nothing: on an error the file that was there before is
 // still there.
 func SaveState(path string, metadata map[string]string, params []*Parameter) error {
+	return safetensors.WriteFile(path, metadata, Entries(params))
+}
+
+// Entries are what SaveState writes, for those who write more with it.
+func Entries(params []*Parameter) []safetensors.Entry {
 	params = unique(params)
 	entries := make([]safetensors.Entry, len(params))
 	for i, p := range params {
 		entries[i] = safetensors.Entry{Name: p.Name, DType: safetensors.F32, Shape: p.Shape(), Data: p.writeTo}
 	}
-	return safetensors.WriteFile(path, metadata, entries)
+	return entries
 }
 
 // Export writes the state of a module for other programs. Beside the running

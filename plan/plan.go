@@ -82,7 +82,7 @@ func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o 
 		return trial, errors.Join(err, dev.Close())
 	}
 	defer host.Close()
-	peak, reserved, err := run(dev, host, c, s, store, func() { trial.Flops, trial.Bytes, trial.Seconds = 0, 0, 0 })
+	peak, reserved, err := run(dev, host, c, s, o.Parallel, store, func() { trial.Flops, trial.Bytes, trial.Seconds = 0, 0, 0 })
 	if errors.Is(err, device.ErrOutOfMemory) {
 		return Trial{Strategy: s, Description: trial.Description}, dev.Close()
 	}
@@ -118,8 +118,8 @@ func openOutside(info device.Info, o Options, count func(l *device.Launch, secon
 
 // run trains until memory repeats itself and returns the peaks of live and
 // reserved memory; it calls begin before each step.
-func run(dev, host device.Device, c train.Config, s train.Strategy, store *books, begin func()) (peak, reserved uint64, err error) {
-	t, err := train.New(dev, c, s)
+func run(dev, host device.Device, c train.Config, s train.Strategy, p train.Parallel, store *books, begin func()) (peak, reserved uint64, err error) {
+	t, err := train.NewParallel(dev, c, s, p)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -39,6 +39,9 @@ type Options struct {
 	Work int
 	// Rates estimate the time; zero stands for HostRates.
 	Rates Rates
+	// Parallel says that the step is one of several ranks', of which c is the
+	// Share; its group is a dist.Null. The zero value is one alone.
+	Parallel train.Parallel
 }
 
 // briefly is o for one of many searches, of which only the best is done again
@@ -120,7 +123,7 @@ func (p *Plan) refine(ctx context.Context, info device.Info, c train.Config, o O
 // training is outside the device, if anything may be: the least and fastest first.
 func (o Options) outside(c train.Config, micro int) []train.Strategy {
 	list := []train.Strategy{{MicroBatch: micro}}
-	if o.Away.Bytes > 0 {
+	if o.Away.Bytes > 0 && o.Parallel.Group == nil {
 		list = append(list, train.Strategy{MicroBatch: micro, StateAway: true})
 		if micro < c.Batch {
 			list = append(list, train.Strategy{MicroBatch: micro, StateAway: true, GradientsAway: true})
@@ -285,7 +288,7 @@ func record(info device.Info, c train.Config, free Trial, o Options) (p *program
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	t, err := train.New(dev, c, s)
+	t, err := train.NewParallel(dev, c, s, o.Parallel)
 	if err != nil {
 		return nil, err
 	}

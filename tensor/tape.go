@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"container/heap"
+	"slices"
 
 	"github.com/headroom-go/headroom/internal/kernel"
 	"github.com/headroom-go/headroom/trace"
@@ -15,7 +16,7 @@ type slot struct {
 	purpose trace.Purpose
 	grad    *Tensor // dense; nil until the first contribution
 
-	// Of leaves alone, that a Twin looks after.
+	// Of leaves alone, that a Twin or the program looks after.
 	uses   int    // operations not ended yet that read the leaf
 	before func() // called before each contribution; may set grad
 	after  func() // called in backward when no contribution is left to come
@@ -300,8 +301,10 @@ func (n *node) step(ready *nodeHeap) {
 		n.backward = nil
 		inputs := n.inputs
 		n.end()
-		for _, e := range inputs {
-			e.complete()
+		for i, e := range inputs {
+			if slices.IndexFunc(inputs, func(o edge) bool { return o.to == e.to }) == i { // once, also where it is read twice
+				e.complete()
+			}
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/internal/safetensors"
 	"github.com/headroom-go/headroom/nn"
 )
@@ -37,16 +38,29 @@ type State struct {
 const stateVersion = 2
 
 // Save writes the trainer's state and s to a checkpoint in dir. On an error
-// the checkpoint of before is still there.
+// the checkpoint of before is still there. Of several ranks all call it, and the
+// first writes.
 func (t *Trainer) Save(dir string, s State) error {
-	s.Version, s.Step, s.Config, s.Precision = stateVersion, t.opt.Steps, t.Config, t.precision
+	s.Version, s.Step, s.Config, s.Precision = stateVersion, t.opt.Steps, t.Job(), t.precision
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
 	path := filepath.Join(dir, CheckpointFile)
-	if err := nn.SaveState(path, map[string]string{"format": "pt", stateKey: string(text)}, t.arrays()); err != nil {
-		return fmt.Errorf("the checkpoint of step %d could not be saved (an older one, if there was one, is still whole): %w", s.Step, err)
+	if err := t.saveState(path, map[string]string{"format": "pt", stateKey: string(text)}); err != nil {
+		err = fmt.Errorf("the checkpoint of step %d could not be saved (an older one, if there was one, is still whole): %w", s.Step, err)
+		return t.par.failure(err)
+	}
+	return t.par.agree(dist.Max, 0) // that it is there, on all ranks
+}
+
+// saveState writes all arrays, on the rank that writes.
+func (t *Trainer) saveState(path string, metadata map[string]string) error {
+	switch {
+	case t.par.sharded():
+		return t.saveParts(path, metadata)
+	case t.par.writes():
+		return nn.SaveState(path, metadata, t.arrays())
 	}
 	return nil
 }
@@ -185,15 +199,23 @@ func differences(prefix string, have, want reflect.Value) []string {
 // Restore brings the trainer, made with the checkpoint's configuration, to
 // the checkpoint's step.
 func (t *Trainer) Restore(c *Checkpoint) error {
-	if d := c.Differences(t.Config); len(d) > 0 {
+	if d := c.Differences(t.Job()); len(d) > 0 {
 		return fmt.Errorf("the checkpoint is of another run: %s", strings.Join(d, "; "))
 	}
-	if err := nn.LoadState(c.file, t.arrays()); err != nil {
+	if err := t.loadState(c.file); err != nil {
 		return fmt.Errorf("checkpoint of step %d: %w", c.State.Step, err)
 	}
 	t.opt.Steps, t.precision = c.State.Step, c.State.Precision
 	t.outside.weightsChanged()
 	return nil
+}
+
+// loadState reads all arrays that this trainer has.
+func (t *Trainer) loadState(f *safetensors.File) error {
+	if !t.par.sharded() {
+		return nn.LoadState(f, t.arrays())
+	}
+	return errors.Join(nn.LoadState(f, nn.State(t.model.Module)), t.loadParts(f))
 }
 
 // LoadWeights fills the model from a safetensors file with the usual names.

@@ -18,12 +18,20 @@ type Score struct {
 
 // Evaluate runs the model over all of a set, as many samples at a time as a
 // micro-batch has, without gradients and without dropout. The model stays as it
-// is.
+// is. Of several ranks each takes a part of the set, and all have the whole's score.
 func (t *Trainer) Evaluate(set Set) (Score, error) {
-	n, total := t.Strategy.MicroBatch, Score{Samples: set.Len()}
-	if total.Samples == 0 {
-		return total, fmt.Errorf("there are no samples to evaluate on")
+	if set.Len() == 0 {
+		return Score{}, fmt.Errorf("there are no samples to evaluate on")
 	}
+	mine, err := t.evaluate(t.par.share(set))
+	if err = t.par.failure(err); err != nil {
+		return mine, err
+	}
+	return t.par.whole(mine, set.Len())
+}
+
+func (t *Trainer) evaluate(set Set) (Score, error) {
+	n, total := t.Strategy.MicroBatch, Score{Samples: set.Len()}
 	arrays := newArrays(t.fields, n)
 	for at := 0; at < total.Samples; at += n {
 		rows := min(n, total.Samples-at)

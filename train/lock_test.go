@@ -4,6 +4,7 @@ package train
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,7 +26,7 @@ func TestOneRunPerFolder(t *testing.T) {
 	if _, err := os.Stat(left); err == nil {
 		t.Error("a half-written file is still there")
 	}
-	if _, err := first.WriteString("line\n"); err != nil {
+	if _, err := io.WriteString(first, "line\n"); err != nil {
 		t.Fatal(err)
 	}
 	other := &Run{Dir: r.Dir, resumed: true}

@@ -18,7 +18,9 @@ import (
 	"github.com/headroom-go/headroom/internal/atomicfile"
 )
 
-// Run is a training run: a trainer, its data, and the folder of its results.
+// Run is a training run: a trainer, its data, and the folder of its results. Of
+// several ranks each has a Run, with a feed of the whole batches; the first one
+// writes the files.
 type Run struct {
 	Trainer   *Trainer
 	Feed      Feed
@@ -106,12 +108,18 @@ func (r *Run) Resume(c *Checkpoint) error {
 	}
 	r.place = c.State.Data
 	r.first, r.last, r.resumed = c.State.First, c.State.Last, true
+	if !r.writes() {
+		return nil
+	}
 	return cutMetrics(r.metricsPath(), c.State.Step)
 }
 
+// writes says whether this is the run of the rank that writes files.
+func (r *Run) writes() bool { return r.Trainer == nil || r.Trainer.par.writes() }
+
 // acquire keeps other runs out of the folder, until Do ends.
 func (r *Run) acquire() error {
-	if r.folder != nil {
+	if r.folder != nil || !r.writes() {
 		return nil
 	}
 	f, err := os.Open(r.Dir)
@@ -141,7 +149,10 @@ func (r *Run) release() (err error) {
 
 // openMetrics opens the file of metrics, empty for a new run, and removes what
 // killed runs left half written.
-func (r *Run) openMetrics() (*os.File, error) {
+func (r *Run) openMetrics() (io.WriteCloser, error) {
+	if !r.writes() {
+		return nowhere{io.Discard}, nil
+	}
 	if err := r.acquire(); err != nil {
 		return nil, err
 	}
@@ -161,6 +172,11 @@ func (r *Run) openMetrics() (*os.File, error) {
 	return f, nil
 }
 
+// nowhere is where ranks write that don't.
+type nowhere struct{ io.Writer }
+
+func (nowhere) Close() error { return nil }
+
 // Do trains up to the configuration's number of steps, writes metrics as it
 // goes, and the checkpoint, the model and the snapshot of a step. When ctx is
 // cancelled it finishes the step, saves, and returns with Interrupted set.
@@ -170,14 +186,23 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 		return Outcome{}, errors.Join(err, r.release())
 	}
 	defer func() { err = errors.Join(err, metrics.Close(), r.release()) }()
-	c := r.Trainer.Config
+	if err := r.Trainer.par.sameSteps(r.Trainer.Strategy.MicroBatch); err != nil {
+		return Outcome{}, err
+	}
+	c := r.Trainer.Job()
 	if err := r.openBatch(); err != nil {
 		return Outcome{}, err
 	}
 	start, saved := time.Now(), r.Trainer.Steps()
-	for r.Trainer.Steps() < c.Schedule.Steps && ctx.Err() == nil {
+	for r.Trainer.Steps() < c.Schedule.Steps {
+		if stop, err := r.Trainer.par.any(ctx.Err() != nil); err != nil || stop {
+			if err != nil {
+				return Outcome{}, err
+			}
+			break
+		}
 		p, err := r.step(saved)
-		if errors.Is(err, device.ErrOutOfMemory) && r.stepped > 0 && saved < r.Trainer.Steps() {
+		if errors.Is(err, device.ErrOutOfMemory) && r.Trainer.par == nil && r.stepped > 0 && saved < r.Trainer.Steps() {
 			err = errors.Join(err, r.save()) // the weights are those of the step before
 		}
 		if err != nil {
@@ -213,7 +238,7 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 // openBatch makes the arrays of batches. Where the device copies from memory
 // apart, they are in such that it copies from at full speed.
 func (r *Run) openBatch() (err error) {
-	c, dev := r.Trainer.Config, r.Trainer.Memory().Device()
+	c, dev := r.Trainer.Job(), r.Trainer.Memory().Device()
 	r.batch = c.NewBatch()
 	if dev.Info().Kind != device.CUDA {
 		return nil
@@ -256,7 +281,7 @@ func arrayBytes(a any) uint64 { return 4 * uint64(reflect.ValueOf(a).Len()) }
 // step runs one step, the second one of the process with a snapshot.
 func (r *Run) step(saved int) (Progress, error) {
 	if err := r.Feed.Next(r.batch...); err != nil {
-		return Progress{}, err
+		return Progress{}, r.Trainer.par.failure(err)
 	}
 	start := time.Now()
 	before := r.Trainer.Memory().Stats()
@@ -264,9 +289,9 @@ func (r *Run) step(saved int) (Progress, error) {
 		r.Trainer.Memory().SetSink(nil, stackDepth)
 		defer r.Trainer.Memory().SetSink(nil, 0)
 	}
-	result, err := r.recorded(func() (Result, error) { return r.Trainer.Step(r.batch...) })
+	result, err := r.recorded(func() (Result, error) { return r.Trainer.Step(r.Trainer.par.batch(r.batch)...) })
 	if err != nil {
-		return Progress{}, err
+		return Progress{}, r.Trainer.par.failure(err)
 	}
 	if !result.Skipped && (!finite(result.Loss) || !finite(result.GradNorm)) {
 		return Progress{}, &NaNError{result.Step, result.Loss, result.GradNorm, result.Rate, saved}
@@ -275,7 +300,7 @@ func (r *Run) step(saved int) (Progress, error) {
 	if r.stepped++; result.Step == 1 && !result.Skipped {
 		r.first = result.Loss
 	}
-	c, s := r.Trainer.Config, r.Trainer.Memory().Stats()
+	c, s := r.Trainer.Job(), r.Trainer.Memory().Stats()
 	seconds := time.Since(start).Seconds()
 	if r.calm--; r.calm < 0 {
 		r.calm = int(float64(s.Allocs-before.Allocs) * stackSeconds / (stackShare * seconds))
@@ -305,6 +330,9 @@ func (r *Run) evaluate(ctx context.Context) (*Score, error) {
 	n := r.Trainer.Steps()
 	if r.Test == nil || n < r.Trainer.Config.Schedule.Steps && (r.TestEvery == 0 || n%r.TestEvery > 0) {
 		return nil, nil
+	}
+	if r.Trainer.par != nil { // one rank can't stop alone
+		ctx = context.WithoutCancel(ctx)
 	}
 	s, err := r.Trainer.Evaluate(until{r.Test, ctx})
 	if err != nil && ctx.Err() != nil {
@@ -337,7 +365,7 @@ func (r *Run) finish(out Outcome, saved int) (Outcome, error) {
 	}
 	s := r.Trainer.Memory().Stats()
 	out.PeakBytes, out.ReservedBytes = s.PeakLive, s.PeakReserved
-	if out.Interrupted {
+	if out.Interrupted || !r.writes() {
 		return out, nil
 	}
 	return out, r.Trainer.Export(r.Dir)

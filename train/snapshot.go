@@ -32,7 +32,7 @@ func (r *Run) recorded(step func() (Result, error)) (Result, error) {
 		r.looked = true
 		return r.profiled(step)
 	}
-	if r.snapped || r.stepped == 0 && r.Trainer.Config.Schedule.Steps > 1+r.Trainer.Steps() {
+	if !r.Trainer.par.writes() || r.snapped || r.stepped == 0 && r.Trainer.Config.Schedule.Steps > 1+r.Trainer.Steps() {
 		return step()
 	}
 	r.snapped = true

@@ -6,6 +6,7 @@ import "path/filepath"
 // came of it. Sizes are in bytes.
 type Summary struct {
 	Device                string   `json:"device"`
+	Ranks                 int      `json:"ranks"` // that computed together; the other figures of memory are of the first
 	Model                 string   `json:"model"`
 	Parameters            int      `json:"parameters"`
 	Batch                 int      `json:"batch"`

@@ -9,6 +9,7 @@ import (
 
 	"github.com/headroom-go/headroom/alloc"
 	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/nn"
 	"github.com/headroom-go/headroom/tensor"
 	"github.com/headroom-go/headroom/trace"
@@ -28,6 +29,7 @@ type Trainer struct {
 	model  model
 	opt    *nn.Optimizer
 	fields []Field
+	par    *parallel // nil: this trainer computes alone
 
 	outside *outside // under StateAway, from UseStore on
 
@@ -51,11 +53,20 @@ type Result struct {
 // New makes a trainer whose memory comes from dev. On an error, all that was
 // taken is given back.
 func New(dev device.Device, c Config, s Strategy) (*Trainer, error) {
+	return NewParallel(dev, c, s, Parallel{})
+}
+
+// NewParallel is New of one of the ranks that a training is spread over; c is
+// its Share. All ranks make theirs with the same shards and buckets.
+func NewParallel(dev device.Device, c Config, s Strategy, p Parallel) (*Trainer, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
 	if err := c.Allows(s); err != nil {
 		return nil, err
+	}
+	if p.Group != nil && s.StateAway {
+		return nil, errors.New("the optimizer's state of several ranks can't be outside their devices yet: it is sharded instead")
 	}
 	mem, err := alloc.New(dev, alloc.Options{StackDepth: stackDepth})
 	if err != nil {
@@ -67,7 +78,11 @@ func New(dev device.Device, c Config, s Strategy) (*Trainer, error) {
 	}
 	t := &Trainer{Config: c, Strategy: s, mem: mem, rt: tensor.New(mem, stream), fields: c.Fields(),
 		losses: make([]float32, c.Batch), norm: make([]float32, 1), precision: nn.NewPrecision(c.Precision)}
+	if t.par, err = newParallel(dev, p); err != nil {
+		return nil, t.abandon(err)
+	}
 	if err := t.rt.Try(t.build); err != nil {
+		t.par.forget()
 		return nil, fmt.Errorf("model %s does not fit %s: %w", c.Model, dev.Info().Name, t.abandon(err))
 	}
 	return t, nil
@@ -77,8 +92,9 @@ func (t *Trainer) build() {
 	defer t.mem.SetSink(nil, 0) // stacks are recorded for what lives as long as the run
 	t.job, _ = t.Config.job()
 	t.model = t.job.build(t.rt, t.around)
+	t.par.take(t.rt, t.model, t.Config.MoE != (nn.MoEConfig{}))
 	if t.opt = new(nn.Optimizer); !t.Strategy.StateAway { // else UseStore makes it
-		t.opt = t.optimizer(t.model.Parameters())
+		t.opt = t.optimizer(t.par.updated(t.model.Parameters()))
 	}
 	for _, b := range t.buffers() {
 		t.before = append(t.before, make([]float32, b.Len()))
@@ -87,7 +103,7 @@ func (t *Trainer) build() {
 
 func (t *Trainer) optimizer(of []*nn.Parameter) *nn.Optimizer {
 	o := nn.NewOptimizer(of, t.Config.rule())
-	o.Decay = nn.DecaysMatrices
+	o.Decay = t.par.decays()
 	return o
 }
 
@@ -109,7 +125,7 @@ func (t *Trainer) around(i int, x *tensor.Tensor, block func(*tensor.Tensor) *te
 
 // abandon frees everything after the model could not be built.
 func (t *Trainer) abandon(cause error) error {
-	err := errors.Join(cause, t.rt.Sync(), t.outside.close(), t.mem.Close(), t.rt.Stream().Close())
+	err := errors.Join(cause, t.rt.Sync(), t.outside.close(), t.par.close(), t.mem.Close(), t.rt.Stream().Close())
 	if t.side != nil {
 		err = errors.Join(err, t.side.Close())
 	}
@@ -165,21 +181,43 @@ func (t *Trainer) Step(batch ...any) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("step %d (%s): %w", r.Step, t.Config.Describe(t.Strategy), err)
 	}
-	for _, l := range t.losses {
-		r.Loss += float64(l) / float64(len(t.losses))
+	if r.Loss, err = t.meanLoss(); err != nil {
+		return Result{}, err
 	}
 	r.GradNorm = float64(t.norm[0])
 	t.judgePrecision(&r)
 	return r, nil
 }
 
+// meanLoss is that of the micro-batches, of all ranks.
+func (t *Trainer) meanLoss() (sum float64, err error) {
+	for _, l := range t.losses {
+		sum += float64(l) / float64(len(t.losses))
+	}
+	if t.par == nil {
+		return sum, nil
+	}
+	loss := []float32{float32(sum)}
+	err = t.par.agree(dist.Mean, loss...)
+	return float64(loss[0]), err
+}
+
 // attempt runs the step with strategy s. When it fails, the model is that of
 // before.
 func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
-	t.rt.SetSeed(t.Config.Seed*0x9e3779b97f4a7c15 + uint64(r.Step)) // so that dropout knows of no step before
+	t.rt.SetSeed(t.Config.Seed*0x9e3779b97f4a7c15 + uint64(r.Step) + t.par.seed()) // so that dropout knows of no step before
 	steps := t.opt.Steps
+	var short error // memory ran out on a rank, as all of them know
+	known := t.par == nil
 	err := t.rt.Try(func() {
+		defer t.par.join()
 		losses := t.gradients(s, batch)
+		if t.par != nil {
+			if short, known = t.par.outcome(nil), true; short != nil {
+				release(losses)
+				return
+			}
+		}
 		t.rt.Range("optimizer", func() { t.update(r.Rate) })
 		for i, loss := range losses { // only now, since the host waits for them
 			loss.Download(device.BytesOf(t.losses[i : i+1]))
@@ -187,12 +225,23 @@ func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
 		}
 	})
 	nn.ZeroGrad(t.model)
+	t.par.zeroGrad()
+	if !known && !t.Strict && errors.Is(err, device.ErrOutOfMemory) {
+		if short = err; t.par.pay() == nil {
+			short, err = t.par.outcome(err), nil
+		}
+		nn.ZeroGrad(t.model)
+		t.par.zeroGrad()
+	}
 	t.outside.zeroGrad()
 	if err == nil {
 		err = errors.Join(t.rt.Sync(), t.outside.sync())
 	}
 	if err != nil || t.mixed() && !finite(float64(t.norm[0])) {
 		t.opt.Steps = steps
+	}
+	if err = t.par.failure(err); err == nil {
+		err = short
 	}
 	if err != nil {
 		return errors.Join(err, t.restoreBuffers())
@@ -242,6 +291,7 @@ func (f Field) check(array any) error {
 // gives their losses.
 func (t *Trainer) gradients(s Strategy, batch []any) []*tensor.Tensor {
 	t.losses = t.losses[:t.Config.Batch/s.MicroBatch]
+	t.par.expect(len(t.losses))
 	losses := make([]*tensor.Tensor, len(t.losses))
 	for i := range losses {
 		if s.Values == nil {
@@ -256,10 +306,12 @@ func (t *Trainer) gradients(s Strategy, batch []any) []*tensor.Tensor {
 // microBatch adds the gradients of the i-th micro-batch, and gives its loss.
 func (t *Trainer) microBatch(batch []any, i int) *tensor.Tensor {
 	t.outside.begin(i, i == len(t.losses)-1)
+	t.par.begin(i == len(t.losses)-1)
 	in := t.upload(batch, i, t.Config.Batch/len(t.losses))
 	loss := t.forward(in)
 	loss.Backward(t.precision.Seed() / float32(len(t.losses)))
 	release(in) // only now: recompute in backward needs some of them again
+	t.par.end()
 	return loss
 }
 
@@ -270,10 +322,12 @@ func (t *Trainer) Record(begun func(op int), batch ...any) (r *tensor.Record, er
 		return nil, err
 	}
 	t.losses = t.losses[:t.Config.Batch/t.Strategy.MicroBatch]
+	t.par.expect(len(t.losses))
 	for i, b := range t.buffers() {
 		b.Download(device.BytesOf(t.before[i]))
 	}
 	err = t.rt.Try(func() {
+		defer t.par.join()
 		last := len(t.losses) - 1
 		for i := range last {
 			t.microBatch(batch, i).Release()
@@ -281,6 +335,7 @@ func (t *Trainer) Record(begun func(op int), batch ...any) (r *tensor.Record, er
 		r = t.rt.Record(begun, func() { t.microBatch(batch, last).Release() })
 	})
 	nn.ZeroGrad(t.model)
+	t.par.zeroGrad()
 	t.outside.zeroGrad()
 	return r, errors.Join(err, t.restoreBuffers())
 }
@@ -332,11 +387,7 @@ func release(ts []*tensor.Tensor) {
 // update clips and applies the gradients, where the optimizer's state is; in
 // mixed precision not where they overflowed.
 func (t *Trainer) update(rate float64) {
-	params := t.model.Parameters()
-	if t.outside != nil {
-		params = t.outside.gather()
-	}
-	scale, norm := t.precision.ClipGradNorm(params, t.Config.Clip)
+	scale, norm := t.clip()
 	defer scale.Release()
 	defer norm.Release()
 	if t.mixed() {
@@ -346,7 +397,18 @@ func (t *Trainer) update(rate float64) {
 	}
 	t.opt.Step(rate, scale)
 	norm.Download(device.BytesOf(t.norm))
+	t.par.gather()
 	t.outside.bring()
+}
+
+// clip gives the norm of the gradients that are updated with, and their factor.
+func (t *Trainer) clip() (scale, norm *tensor.Tensor) {
+	params := t.model.Parameters()
+	if t.outside != nil {
+		return t.precision.ClipGradNorm(t.outside.gather(), t.Config.Clip)
+	}
+	t.par.ready()
+	return t.precision.Clip(t.Config.Clip, func(limit float32) (scale, norm *tensor.Tensor) { return t.par.clip(params, limit) })
 }
 
 // Close frees the model and reports what was left.

@@ -223,6 +223,7 @@ func TestREADME(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir("../..")
+	ourselves(t) // launch starts this program
 	commands := regexp.MustCompile(`(?m)^(?:go run ./cmd/)?headroom (.*?)(?:\s+#.*)?$`).FindAllStringSubmatch(string(readme), -1)
 	if len(commands) < 5 {
 		t.Fatalf("found %d commands in the README", len(commands))
@@ -237,7 +238,7 @@ func TestREADME(t *testing.T) {
 			t.Logf("not run here, but by TestFashionMNIST: headroom %s", c[1])
 			continue
 		}
-		if args[0] == "train" && !strings.Contains(c[1], "--resume") {
+		if (args[0] == "train" || args[0] == "launch") && !strings.Contains(c[1], "--resume") {
 			args = append(args, "--steps", "1")
 		}
 		if args[0] == "train" && !strings.Contains(c[1], "--out") {

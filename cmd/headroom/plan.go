@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/internal/atomicfile"
 	"github.com/headroom-go/headroom/internal/size"
 	"github.com/headroom-go/headroom/nn"
@@ -19,7 +20,7 @@ import (
 )
 
 func planCommand() *cobra.Command {
-	f := &planFlags{}
+	f := &planFlags{shard: shardFlag{train.ShardState}}
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Say whether a training step fits, and with which strategies",
@@ -28,6 +29,7 @@ computes nothing, and shows what was tried: the peak of memory of each strategy,
 to the byte, and its time by the operations' bytes and flops or, with --calibrate
 or --rates, by what operations were measured to take.`,
 		Example: `  headroom plan --model gpt2 --batch 8 --seq 1024 --device null:24GiB
+  headroom plan --model gpt2 --batch 8 --seq 1024 --devices 4xnull:4GiB --shard gradients
   headroom plan --model gpt2 --batch auto --seq 1024 --device null:24GiB
   headroom plan --model resnet50 --batch 64 --device null:8GiB
   headroom plan --model bert-base --task classes --classes 5 --device null:8GiB
@@ -45,6 +47,8 @@ or --rates, by what operations were measured to take.`,
 	cmd.Flags().IntVar(&f.image, "image", 0, "height and width of images (default by model: resnet-mini 28, others 224)")
 	cmd.Flags().IntVar(&f.classes, "classes", 0, "how many classes there are (default by model: resnet-mini 10, other resnets 1000, bert 2)")
 	fl := cmd.Flags()
+	fl.StringVar(&f.devices, "devices", "", "`DEVICES` to spread the step over, as for train, such as 4xnull:8GiB: the plan is of the first rank's")
+	fl.Var(&f.shard, "shard", "what each of several ranks keeps only a part of: nothing, state or gradients")
 	fl.StringVar(&f.out, "out", "", "`FILE` to write the plan to, for train --plan and headroom diff")
 	fl.BoolVar(&f.calibrate, "calibrate", false, "run some steps on the device first, and estimate from what they take")
 	fl.BoolVar(&f.curve, "curve", false, "show time against memory, from a plain step's down to the least")
@@ -58,6 +62,8 @@ or --rates, by what operations were measured to take.`,
 type planFlags struct {
 	jobFlags
 	sizes
+	devices          string
+	shard            shardFlag
 	out, svg         string
 	curve, calibrate bool
 	maxBatch, maxSeq bool
@@ -79,6 +85,9 @@ func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
 	if err != nil && !(j.calibrate && errors.Is(err, fs.ErrNotExist)) { // it is about to be written
 		return usageError{err}
 	}
+	if err := j.spread(&c, &o); err != nil {
+		return err
+	}
 	dev, err := j.open()
 	if err != nil {
 		return err
@@ -91,6 +100,23 @@ func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
 		err = j.answer(ctx, dev.Info(), c, o, w)
 	}
 	return planError(errors.Join(err, dev.Close()))
+}
+
+// spread makes the step the first rank's of those on --devices.
+func (j *planFlags) spread(c *train.Config, o *plan.Options) (err error) {
+	ranks := splitDevices(j.devices)
+	if len(ranks) == 0 {
+		return nil
+	}
+	if j.batch.auto || j.calibrate || j.maxBatch || j.maxSeq || j.out != "" {
+		return usagef("--devices answers how a step of a given batch fits, and how --curve runs")
+	}
+	if *c, err = c.Share(len(ranks)); err != nil {
+		return usageError{err}
+	}
+	j.device = ranks[0]
+	o.Parallel = train.Parallel{Group: dist.Null(0, len(ranks)), Shard: j.shard.Shard}
+	return nil
 }
 
 // answer is what was asked about a step of c.

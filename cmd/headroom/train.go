@@ -23,6 +23,8 @@ import (
 type trainFlags struct {
 	jobFlags
 	dataFlags
+	ranksFlags
+	seat      seat // of the rank that runs
 	out       string
 	weights   string
 	steps     int
@@ -38,7 +40,7 @@ type trainFlags struct {
 }
 
 func trainCommand() *cobra.Command {
-	f := &trainFlags{}
+	f := &trainFlags{ranksFlags: ranksFlags{shard: shardFlag{train.ShardState}, env: os.Getenv}}
 	cmd := &cobra.Command{
 		Use:   "train",
 		Short: "Train a model inside a memory budget",
@@ -63,6 +65,9 @@ What --data must be depends on the model and its task:
       ([n, H, W], [n, C, H, W] or [n, H, W, C]) and train-labels.npy; of the test
       set t10k-… or test-….
 
+With --devices, or as one of several processes (headroom launch, torchrun, mpirun,
+srun), each rank computes its part of the batch.
+
 Where there is a test set, the accuracy on it is measured at the end. The folder
 given by --out gets summary.json, metrics.jsonl, memory.pickle (a snapshot of
 one step for pytorch.org/memory_viz), checkpoint.safetensors (for --resume) and,
@@ -71,6 +76,7 @@ at the end, model.safetensors with config.json.`,
   headroom train --device host:1GiB --model gpt2-mini --data ~/books --out runs/books
   headroom train --resume --data ~/books --out runs/books
   headroom train --resume --steps 400 --data ~/books --out runs/books
+  headroom train --devices host:128MiB,host:128MiB
   headroom train --model resnet-mini --data /usr/share/datasets/fashion-mnist
   headroom train --serve 127.0.0.1:8080`,
 		Args: noArgs,
@@ -91,6 +97,8 @@ at the end, model.safetensors with config.json.`,
 	fl.Float64Var(&f.rate, "lr", 0, "highest learning rate; it falls to a tenth along a cosine (default by model: "+defaults(func(f family) string { return fmt.Sprint(f.rate) })+")")
 	fl.Uint64Var(&f.seed, "seed", 1, "decides the initial weights and the order of the data")
 	fl.IntVar(&f.saveEvery, "save-every", 0, "steps between checkpoints (0: only at the end)")
+	fl.StringVar(&f.devices, "devices", "", "`DEVICES` to spread the run over, with commas between: a rank on each computes its part of the batch")
+	fl.Var(&f.shard, "shard", "what each of several ranks keeps only a part of: nothing, state (the optimizer's) or gradients (and state)")
 	fl.StringVar(&f.plan, "plan", "", "`FILE` with the plan to follow, as headroom plan --out writes it (default: one is searched)")
 	fl.BoolVar(&f.resume, "resume", false, "go on from the checkpoint in --out, with its settings")
 	f.live.add(fl)
@@ -111,28 +119,36 @@ func (f *trainFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	if err := f.live.listen(); err != nil {
-		return err
-	}
-	defer f.live.close()
-	dev, err := f.open()
+	seats, err := f.seats(ctx, f.device)
 	if err != nil {
 		return err
 	}
-	if dev.Info().Kind == device.Null {
-		return errors.Join(usagef("%s computes nothing, so that nothing can be trained there: headroom plan runs on it", f.device), dev.Close())
+	if seats[0].first() {
+		if err := f.live.listen(); err != nil {
+			return err
+		}
+		defer f.live.close()
 	}
-	summary, err := f.onDevice(ctx, dev, c, checkpoint, stderr)
-	if err := errors.Join(err, dev.Close()); err != nil {
+	summaries, err := f.onSeats(ctx, seats, c, checkpoint, stderr)
+	if err != nil {
 		return err
 	}
+	summary := summaries[0]
+	if !seats[0].first() {
+		reportRanks(seats, summaries, stderr)
+		if summary.Interrupted {
+			return errInterrupted
+		}
+		return nil
+	}
 	if err := f.report(summary, stdout); err != nil || !summary.Interrupted {
+		reportRanks(seats, summaries, stdout)
 		return err
 	}
 	if summary.Steps == 0 {
 		return errors.New("interrupted before the first step was done: nothing is saved")
 	}
-	return fmt.Errorf("interrupted after step %d, which is saved; to go on: headroom train --resume --out %s --device %s%s", summary.Steps, quoted(f.out), f.device, f.dataGiven())
+	return fmt.Errorf("interrupted after step %d, which is saved; to go on: headroom train --resume --out %s %s%s", summary.Steps, quoted(f.out), f.devicesGiven(), f.dataGiven())
 }
 
 // configure gives the configuration of a new run or, with its checkpoint, of
@@ -158,6 +174,17 @@ func (f *trainFlags) configure(stderr io.Writer) (train.Config, *train.Checkpoin
 		return c, nil, usagef("%s already holds a checkpoint: add --resume to go on with it, or choose another --out", f.out)
 	}
 	return c, nil, nil
+}
+
+// checkRanks says what several ranks can't do, if anything.
+func (f *trainFlags) checkRanks() error {
+	if f.devices != "" && f.changed("device") {
+		return usagef("--device %s and --devices %s: give one of them", f.device, f.devices)
+	}
+	if f.seat.ranks() > 1 && (f.batch.auto || f.plan != "") {
+		return usagef("--batch auto and --plan are for one device: with several give a number, and each rank plans for itself")
+	}
+	return nil
 }
 
 // configureResume opens the checkpoint in --out. Flags that were given must
@@ -277,18 +304,25 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	if err := c.Validate(); err != nil {
 		return train.Summary{}, usageError{err}
 	}
+	if err := f.checkRanks(); err != nil {
+		return train.Summary{}, err
+	}
 	if err := f.findBatch(ctx, dev.Info(), &c, stderr); err != nil {
 		return train.Summary{}, err
+	}
+	share, err := c.Share(f.seat.ranks())
+	if err != nil {
+		return train.Summary{}, usageError{err}
 	}
 	feed, err := d.feed(context.WithoutCancel(ctx), c) // an interrupted run finishes its step
 	if err != nil {
 		return train.Summary{}, err
 	}
-	p, err := f.findPlan(ctx, dev.Info(), c)
+	p, err := f.findPlan(ctx, dev.Info(), share)
 	if err != nil {
 		return train.Summary{}, planError(err)
 	}
-	t, err := train.New(dev, c, p.Chosen.Strategy)
+	t, err := train.NewParallel(dev, share, p.Chosen.Strategy, f.seat.parallel())
 	if err != nil {
 		return train.Summary{}, err
 	}
@@ -300,6 +334,9 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 		}
 	}
 	fmt.Fprintf(stderr, "model   %s, %d parameters\n", c.Model, t.Parameters())
+	if n := f.seat.ranks(); n > 1 {
+		fmt.Fprintf(stderr, "ranks   %d, each with %d samples of a batch; sharded: %v\n", n, share.Batch, &f.shard)
+	}
 	writePlan(newPage(stderr), p)
 	if f.weights != "" {
 		if err := t.LoadWeights(f.weights); err != nil {
@@ -312,6 +349,9 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	}
 	s.Device, s.BudgetBytes = dev.Info().Name, dev.Info().Capacity
 	s.PlainPeakBytes, s.PredictedPeakBytes, s.PredictedReserved = p.Plain.PeakBytes, p.Chosen.PeakBytes, p.Chosen.ReservedBytes
+	if !f.seat.first() {
+		return s, nil
+	}
 	return s, s.Write(f.out)
 }
 
@@ -322,6 +362,7 @@ func (f *trainFlags) findPlan(ctx context.Context, info device.Info, c train.Con
 		if err != nil {
 			return nil, usageError{err}
 		}
+		o.Parallel = f.seat.planned()
 		return plan.Search(ctx, info, c, o)
 	}
 	p, err := plan.Read(f.plan)
@@ -339,8 +380,10 @@ func (f *trainFlags) findPlan(ctx context.Context, info device.Info, c train.Con
 
 // train runs the trainer in the folder for results.
 func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Checkpoint, feed train.Feed, test train.Set, stderr io.Writer) (train.Summary, error) {
-	if err := os.MkdirAll(f.out, 0o755); err != nil {
-		return train.Summary{}, err
+	if f.seat.first() {
+		if err := os.MkdirAll(f.out, 0o755); err != nil {
+			return train.Summary{}, err
+		}
 	}
 	show := newProgress(stderr)
 	r := &train.Run{Trainer: t, Feed: feed, Test: test, Dir: f.out, SaveEvery: f.saveEvery, TestEvery: f.testEvery, OnStep: show.step, Profile: f.profile}
@@ -357,10 +400,10 @@ func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Chec
 	out, err := r.Do(ctx)
 	err = errors.Join(err, end())
 	show.end()
-	c := t.Config
-	s := train.Summary{Model: c.Model, Task: c.Task, Parameters: t.Parameters(), Batch: c.Batch, Seq: c.Seq, Data: f.data,
+	c := t.Job()
+	s := train.Summary{Ranks: f.seat.ranks(), Model: c.Model, Task: c.Task, Parameters: t.Parameters(), Batch: c.Batch, Seq: c.Seq, Data: f.data,
 		MeasuredPeakBytes: out.PeakBytes, MeasuredReservedBytes: out.ReservedBytes,
-		Strategy: c.Describe(t.Strategy), MicroBatch: t.Strategy.MicroBatch, RecomputedBlocks: t.Strategy.Recompute,
+		Strategy: t.Config.Describe(t.Strategy), MicroBatch: t.Strategy.MicroBatch, RecomputedBlocks: t.Strategy.Recompute,
 		Steps: out.Steps, ResumedFromStep: from, Interrupted: out.Interrupted,
 		FirstLoss: out.FirstLoss, LastLoss: out.LastLoss, TokensPerSecond: out.TokensPerSecond, SamplesPerSecond: out.SamplesPerSecond, Seconds: out.Seconds}
 	if out.Test != nil {
@@ -390,6 +433,14 @@ func (f *trainFlags) report(s train.Summary, w io.Writer) error {
 	fmt.Fprintf(w, "predicted peak      %s (%s)\n", bytesText(s.PredictedPeakBytes), s.Strategy)
 	_, err := fmt.Fprintf(w, "measured peak       %s\n", bytesText(s.MeasuredPeakBytes))
 	return err
+}
+
+// devicesGiven is where the run was, as flags.
+func (f *trainFlags) devicesGiven() string {
+	if f.devices != "" {
+		return "--devices " + f.devices
+	}
+	return "--device " + f.device
 }
 
 // dataGiven is what the run was given as data, as flags.

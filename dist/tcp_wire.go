@@ -1,0 +1,244 @@
+package dist
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/internal/kernel"
+)
+
+// arrival names a connection for data that another rank opens.
+type arrival struct {
+	group string
+	from  int
+}
+
+// dataConn is a connection with one rank of one group.
+type dataConn struct {
+	conn  net.Conn
+	in    *bufio.Reader
+	queue chan *parcel
+	once  sync.Once
+}
+
+// parcel is a message on its way out.
+type parcel struct {
+	header []byte
+	data   []Buf
+	gone   chan error // receives what came of it
+}
+
+func newDataConn(conn net.Conn) *dataConn {
+	const window = 64 << 10
+	return &dataConn{conn: conn, in: bufio.NewReaderSize(conn, window), queue: make(chan *parcel, 8)}
+}
+
+// finish ends writing behind what is queued.
+func (c *dataConn) finish() { c.once.Do(func() { close(c.queue) }) }
+
+// write sends parcels until finish.
+func (c *dataConn) write() {
+	for p := range c.queue {
+		_, err := c.conn.Write(p.header)
+		for _, b := range p.data {
+			if err == nil && b.Len > 0 {
+				_, err = c.conn.Write(bytesOf(b))
+			}
+		}
+		p.gone <- err
+	}
+	if half, ok := c.conn.(interface{ CloseWrite() error }); ok {
+		half.CloseWrite()
+	}
+}
+
+// connect makes this rank's connection with another in a group: the lower rank
+// opens it.
+func (j *tcpJob) connect(ctx context.Context, group string, rank int) (*dataConn, error) {
+	if rank < j.o.Rank {
+		return j.await(ctx, arrival{group, rank})
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", j.addresses[rank])
+	if err != nil {
+		return nil, err
+	}
+	line, err := json.Marshal(note{Kind: "data", Job: j.o.Job, Group: group, Rank: j.o.Rank})
+	if err == nil {
+		_, err = conn.Write(append(line, '\n'))
+	}
+	return j.keep(newDataConn(conn)), err
+}
+
+// keep enters a connection among those that end with the job.
+func (j *tcpJob) keep(c *dataConn) *dataConn {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.data = append(j.data, c)
+	if j.closed || j.fate.error() != nil {
+		c.conn.Close()
+	}
+	return c
+}
+
+// await waits for a connection that another rank opens.
+func (j *tcpJob) await(ctx context.Context, a arrival) (*dataConn, error) {
+	select {
+	case c := <-j.arrivals(a):
+		return c, nil
+	case <-j.fate.failed:
+		return nil, j.fate.error()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (j *tcpJob) arrivals(a arrival) chan *dataConn {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.arrived[a] == nil {
+		j.arrived[a] = make(chan *dataConn, 1)
+	}
+	return j.arrived[a]
+}
+
+// accept takes connections that other ranks open, until the listener closes.
+func (j *tcpJob) accept() {
+	for {
+		conn, err := j.listener.Accept()
+		if err != nil {
+			return
+		}
+		j.tasks.Go(func() { j.admit(newDataConn(conn)) })
+	}
+}
+
+// admit lets a connection in that says whose it is.
+func (j *tcpJob) admit(c *dataConn) {
+	c.conn.SetReadDeadline(time.Now().Add(j.o.Silence))
+	line, err := c.in.ReadSlice('\n')
+	var n note
+	if err != nil || json.Unmarshal(line, &n) != nil || n.Kind != "data" || n.Job != j.o.Job || n.Rank < 0 || n.Rank >= j.o.Rank {
+		c.conn.Close()
+		return
+	}
+	c.conn.SetReadDeadline(time.Time{})
+	select {
+	case j.arrivals(arrival{n.Group, n.Rank}) <- j.keep(c):
+	default: // a second one
+		c.conn.Close()
+	}
+}
+
+// tcpWire carries messages over one connection for each pair of ranks.
+type tcpWire struct {
+	job   *tcpJob
+	ranks []int
+	conns []*dataConn // by place in the group; this rank's is nil
+	sent  []*parcel   // since settle
+	to    []int       // of each
+}
+
+func (w *tcpWire) post(to int, h header, data []Buf) {
+	p := &parcel{h.encode(), data, make(chan error, 1)}
+	w.sent, w.to = append(w.sent, p), append(w.to, to)
+	w.conns[to].queue <- p
+}
+
+func (w *tcpWire) settle() (err error) {
+	for i, p := range w.sent {
+		if failed := <-p.gone; failed != nil && err == nil {
+			err = w.broken(w.to[i], "sending", failed)
+			w.job.fate.fail(w.job.o.Rank, err)
+		}
+	}
+	w.sent, w.to = w.sent[:0], w.to[:0]
+	return err
+}
+
+// broken is the error of a connection that broke: what rank 0 has to say on it,
+// where it comes in time.
+func (w *tcpWire) broken(place int, what string, cause error) error {
+	rank, moment := w.ranks[place], 2*time.Second
+	if errors.Is(cause, os.ErrDeadlineExceeded) && w.job.fate.error() == nil {
+		return &Error{rank, errLate(what, w.job.o.Patience)}
+	}
+	var gone chan struct{}
+	if eof(cause) {
+		gone = w.job.gone[rank]
+	}
+	select {
+	case <-w.job.fate.failed:
+		return w.job.fate.error()
+	case <-gone:
+		return &Error{rank, fmt.Errorf("it has left the job, while rank %d is in %s", w.job.o.Rank, what)}
+	case <-time.After(moment):
+		return &Error{rank, fmt.Errorf("the connection with it broke in %s of rank %d: %w", what, w.job.o.Rank, cause)}
+	}
+}
+
+func (w *tcpWire) next(from int, what string) (header, source, error) {
+	s := &tcpSource{w: w, from: from, what: what, in: w.conns[from].in}
+	var raw [headerBytes]byte
+	if err := s.bytes(raw[:]); err != nil {
+		return header{}, nil, err
+	}
+	h, err := decodeHeader(raw[:])
+	if err != nil {
+		err = &Error{w.ranks[from], err}
+	}
+	return h, s, err
+}
+
+// tcpSource reads a message as it comes.
+type tcpSource struct {
+	w    *tcpWire
+	from int
+	what string
+	in   *bufio.Reader
+	raw  []byte
+	half []uint16
+}
+
+func (s *tcpSource) bytes(dst []byte) error {
+	if p := s.w.job.o.Patience; p > 0 {
+		s.w.conns[s.from].conn.SetReadDeadline(time.Now().Add(p))
+	}
+	if _, err := io.ReadFull(s.in, dst); err != nil {
+		return s.w.broken(s.from, s.what, err)
+	}
+	return nil
+}
+
+// floats and ints take numbers as they lie in memory: little-endian, on all
+// machines that there are.
+func (s *tcpSource) floats(t device.DType, dst []float32) error {
+	if t == device.Float32 {
+		return s.bytes(device.BytesOf(dst))
+	}
+	if s.raw == nil {
+		s.raw, s.half = make([]byte, 2*chunk), make([]uint16, chunk)
+	}
+	raw, half := s.raw[:2*len(dst)], s.half[:len(dst)]
+	if err := s.bytes(raw); err != nil {
+		return err
+	}
+	for i := range half {
+		half[i] = binary.LittleEndian.Uint16(raw[2*i:])
+	}
+	kernel.Widen(t, dst, half)
+	return nil
+}
+
+func (s *tcpSource) ints(dst []int32) error { return s.bytes(device.BytesOf(dst)) }
+
+func (s *tcpSource) done() {}

@@ -1,0 +1,153 @@
+package plan_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/dist"
+	"github.com/headroom-go/headroom/internal/invariant"
+	"github.com/headroom-go/headroom/nn"
+	"github.com/headroom-go/headroom/plan"
+	"github.com/headroom-go/headroom/train"
+)
+
+// eachRank runs f as each of so many ranks with a device of the given size, and
+// the shards and bucket of p.
+func eachRank(t *testing.T, n int, budget string, p train.Parallel, f func(dev device.Device, p train.Parallel) error) {
+	t.Helper()
+	var ended sync.WaitGroup
+	for _, g := range dist.Local(n, dist.Options{}) {
+		ended.Go(func() {
+			dev, err := device.Open(budget)
+			if err == nil {
+				p := p
+				p.Group = g
+				err = errors.Join(f(dev, p), dev.Close())
+			}
+			if err != nil {
+				g.Fail(err)
+			}
+			if err := errors.Join(err, g.Close()); err != nil {
+				t.Errorf("rank %d: %v", g.Rank(), err)
+			}
+		})
+	}
+	ended.Wait()
+}
+
+// steps runs some steps as a rank, and gives its memory.
+func steps(dev device.Device, c train.Config, s train.Strategy, p train.Parallel, look func(*train.Trainer)) error {
+	tr, err := train.NewParallel(dev, c, s, p)
+	if err != nil {
+		return err
+	}
+	batch := c.NewBatch()
+	for k, f := range c.Fields() {
+		if numbers, ok := batch[k].([]int32); ok {
+			for j := range numbers {
+				numbers[j] = int32((j*7 + j/5) % f.Below)
+			}
+		}
+	}
+	for range 4 {
+		if _, err := tr.Step(batch...); err != nil {
+			return errors.Join(err, tr.Close())
+		}
+	}
+	look(tr)
+	return tr.Close()
+}
+
+// TestRanksPredictedIsMeasured: the peak of each rank is what its plan says,
+// which knows no other rank, where all fits and where little does, with and
+// without shards, in several buckets.
+func TestRanksPredictedIsMeasured(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
+	}
+	all := families()
+	delete(all, "resnet")
+	all["gpt2"] = config(nn.GPT2Config{Vocab: 256, Context: 64, Width: 64, Layers: 4, Heads: 4}, 16, 64)
+	kinds := map[string]bool{}
+	var mu sync.Mutex
+	for i, name := range slices.Sorted(maps.Keys(all)) {
+		for shard := train.ShardNothing; shard <= train.ShardGradients; shard++ {
+			ranks := 2 + 2*((i+int(shard))%2)
+			c, err := all[name].Share(ranks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, budget := range []string{"host:64MiB", "host:6MiB"} {
+				eachRank(t, ranks, budget, train.Parallel{Shard: shard, Bucket: 100_000}, func(dev device.Device, of train.Parallel) error {
+					o := quick
+					o.Parallel = of
+					o.Parallel.Group = dist.Null(of.Group.Rank(), ranks)
+					p, err := plan.Search(context.Background(), dev.Info(), c, o)
+					if err != nil {
+						return err
+					}
+					mu.Lock()
+					kinds[p.Chosen.Description] = true
+					mu.Unlock()
+					return steps(dev, c, p.Chosen.Strategy, of, func(tr *train.Trainer) {
+						s := tr.Memory().Stats()
+						if s.PeakLive != p.Chosen.PeakBytes || s.PeakReserved != p.Chosen.ReservedBytes {
+							t.Errorf("%s, shard %d, rank %d of %d in %s (%s): measured peak %d and reserved %d, predicted %d and %d", name, shard, of.Group.Rank(), ranks,
+								budget, p.Chosen.Description, s.PeakLive, s.PeakReserved, p.Chosen.PeakBytes, p.Chosen.ReservedBytes)
+						}
+					})
+				})
+			}
+		}
+	}
+	if len(kinds) < 4 {
+		t.Errorf("%d different strategies were chosen: %v", len(kinds), kinds)
+	}
+}
+
+// TestShardedMemory compares what each of N ranks holds for P parameters with
+// the formulas, in bytes (parameters, gradients and two moments, of 4 each):
+//
+//	nothing    4P + 4P + 8P
+//	state      4P + 4P + 8P/N
+//	gradients  4P + 4P/N + 8P/N, and the gradients of two buckets while they are reduced
+func TestShardedMemory(t *testing.T) {
+	const bucket = 200 << 10
+	c := config(nn.GPT2Config{Vocab: 512, Context: 64, Width: 128, Layers: 4, Heads: 4}, 4, 16)
+	for _, n := range []int{1, 2, 4} {
+		share, err := c.Share(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for shard := train.ShardNothing; shard <= train.ShardGradients; shard++ {
+			eachRank(t, n, "host:64MiB", train.Parallel{Shard: shard, Bucket: bucket}, func(dev device.Device, p train.Parallel) error {
+				return steps(dev, share, share.Plain(), p, func(tr *train.Trainer) {
+					params := float64(4 * tr.Parameters())
+					want := map[string]float64{"parameter": params, "gradient": params, "optimizer_state": 2 * params}
+					if shard >= train.ShardState {
+						want["optimizer_state"] /= float64(n)
+					}
+					slack := map[string]float64{}
+					if shard == train.ShardGradients {
+						want["gradient"] /= float64(n)
+						slack["gradient"] = 2 * (bucket + 4*512*128) // a bucket ends with the array that fills it
+					}
+					for _, row := range tr.Memory().Stats().Table() {
+						for name, w := range want {
+							if got := float64(row.Value); row.Name == name+"_peak_bytes" && (got < 0.97*w || got > 1.03*w+slack[name]+4096*float64(n)) {
+								t.Errorf("shard %d, rank %d of %d: %s %.0f bytes, want %.0f", shard, p.Group.Rank(), n, name, got, w)
+							} else if row.Name == name+"_peak_bytes" && p.Group.Rank() == 0 {
+								t.Logf("%d ranks, shard %d: %-16s %8.0f bytes, the formula says %8.0f", n, shard, name, got, w)
+							}
+						}
+					}
+				})
+			})
+		}
+	}
+}

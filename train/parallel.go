@@ -1,0 +1,474 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/dist"
+	"github.com/headroom-go/headroom/nn"
+	"github.com/headroom-go/headroom/tensor"
+	"github.com/headroom-go/headroom/trace"
+)
+
+// How a training is spread over ranks.
+//
+// Every rank has the whole model and computes its part of the batch (data
+// parallelism); the gradients of a step are the mean over the ranks, which is
+// what one device would have with as many micro-batches. Gradients are reduced
+// where they lie, some at a time (a bucket), on a stream of their own, as soon
+// as backward has completed them in the last micro-batch, while it goes on.
+//
+// Of what a rank needs beside the model, it may have only its part
+// (Rajbhandari et al., "ZeRO", 2020). Every parameter is cut, so that each rank
+// has an equal part of it:
+//
+//	ShardNothing    all-reduce; every rank updates everything
+//	ShardState      reduce-scatter; each rank updates its part, for which alone
+//	                it keeps the optimizer's state; all-gather of the weights
+//	ShardGradients  the same, and of the gradients of a bucket only the part is
+//	                kept; they are reduced after every micro-batch
+//
+// Buckets are the same on all ranks and are reduced in the same order, that of
+// the parameters from the last to the first, also where a rank completes them
+// in another one or gets no gradient for some (an expert without tokens). A
+// parameter without a gradient on any rank is left as it is, as on one device.
+//
+// A rank whose memory runs out can't try again alone, as the others wait for its
+// gradients. It gives them zeros for those that it owes; before the update all
+// ranks agree on whether memory ran out on one, and then all go a rung down.
+// Any other failure of a rank fails the job.
+
+// Shard says of what each rank keeps only a part.
+type Shard uint8
+
+// What is sharded. ShardState and ShardGradients are stages 1 and 2 of ZeRO.
+const (
+	ShardNothing Shard = iota
+	ShardState
+	ShardGradients
+)
+
+// Parallel spreads a run over the ranks of a group.
+type Parallel struct {
+	Group  dist.Group
+	Shard  Shard
+	Bucket uint64 // bytes of gradients that are reduced together, at least; 0: 16 MiB
+}
+
+// Share is the configuration of a part of c: of its batch, what one of so many
+// ranks computes. Parallel's Job is the reverse.
+func (c Config) Share(ranks int) (Config, error) {
+	if ranks > 1 && !c.Divisible() {
+		return c, fmt.Errorf("model %s normalises over the whole batch: it can't be shared by %d ranks", c.Model, ranks)
+	}
+	if ranks < 1 || c.Batch%ranks != 0 {
+		return c, fmt.Errorf("a batch of %d can't be shared by %d ranks: it must be a multiple of that", c.Batch, ranks)
+	}
+	c.Batch /= ranks
+	return c, nil
+}
+
+// parallel is a trainer's side of a Parallel. The methods of a nil one do what
+// a rank alone does.
+type parallel struct {
+	Parallel
+	rt     *tensor.Runtime
+	stream device.Stream // of collectives during backward
+	pieces []*cut        // of each parameter, in the order of reduction
+	sparse bool          // not every parameter gets a gradient
+
+	buckets [][]*cut
+	next    int  // bucket to be reduced
+	due     int  // reductions of buckets that this step still owes the others
+	open    bool // buckets are reduced as they are complete
+	pending pending
+}
+
+// cut is a parameter and this rank's part of it.
+type cut struct {
+	param  *nn.Parameter
+	part   *nn.Parameter // nil where this rank has none, or nothing is sharded
+	lo, hi int
+	done   bool // its gradient is complete in this micro-batch
+	had    bool // it got one in this step, on this rank
+}
+
+// pending is a bucket that is being reduced.
+type pending struct {
+	bucket []*cut
+	parts  []*tensor.Tensor // of the gradients, under ShardGradients
+	over   device.Event     // nil for no bucket
+}
+
+// newParallel begins a trainer's side of p; nil for one alone.
+func newParallel(dev device.Device, p Parallel) (*parallel, error) {
+	if p.Group == nil {
+		return nil, nil
+	}
+	if p.Bucket == 0 {
+		p.Bucket = 16 << 20
+	}
+	stream, err := dev.NewStream()
+	return &parallel{Parallel: p, stream: stream}, err
+}
+
+// take cuts a model's parameters, and puts them into buckets. sparse says that
+// some may be without a gradient.
+func (l *parallel) take(rt *tensor.Runtime, m nn.Module, sparse bool) {
+	if l == nil {
+		return
+	}
+	l.rt, l.sparse = rt, sparse
+	names := map[*tensor.Tensor]*nn.Parameter{} // the first of each
+	all, size := m.Parameters(), uint64(0)
+	for _, p := range all {
+		if names[p.Tensor] == nil {
+			names[p.Tensor] = p
+		}
+	}
+	for _, p := range slices.Backward(all) {
+		if p = names[p.Tensor]; p == nil {
+			continue
+		}
+		delete(names, p.Tensor)
+		c := l.slice(p)
+		if l.pieces = append(l.pieces, c); size == 0 {
+			l.buckets = append(l.buckets, nil)
+		}
+		last := len(l.buckets) - 1
+		l.buckets[last] = append(l.buckets[last], c)
+		if size += p.Bytes(); size >= l.Bucket {
+			size = 0
+		}
+	}
+}
+
+// slice cuts a parameter.
+func (l *parallel) slice(p *nn.Parameter) *cut {
+	c := &cut{param: p}
+	c.lo, c.hi = dist.Part(p.Len(), l.Group.Size(), l.Group.Rank())
+	if l.Shard > ShardNothing && c.hi > c.lo {
+		c.part = &nn.Parameter{Name: p.Name, Tensor: p.Part(c.lo, c.hi)}
+	}
+	p.OnGradient(func() { l.complete(c) })
+	return c
+}
+
+// updated are the parameters, or parts of them, that this rank updates, of all.
+func (l *parallel) updated(all []*nn.Parameter) []*nn.Parameter {
+	if l == nil || l.Shard == ShardNothing {
+		return all
+	}
+	var parts []*nn.Parameter
+	for i := len(l.pieces) - 1; i >= 0; i-- {
+		if part := l.pieces[i].part; part != nil {
+			parts = append(parts, part)
+		}
+	}
+	return parts
+}
+
+// decays is nn.DecaysMatrices, of parts too.
+func (l *parallel) decays() func(p *nn.Parameter) bool {
+	if l == nil {
+		return nn.DecaysMatrices
+	}
+	matrix := map[string]bool{}
+	for _, c := range l.pieces {
+		matrix[c.param.Name] = nn.DecaysMatrices(c.param)
+	}
+	return func(p *nn.Parameter) bool { return matrix[p.Name] }
+}
+
+// expect begins a step of so many micro-batches.
+func (l *parallel) expect(micros int) {
+	if l == nil {
+		return
+	}
+	if l.due = len(l.buckets); l.Shard == ShardGradients {
+		l.due *= micros
+	}
+	l.next, l.open = 0, false
+	for _, c := range l.pieces {
+		c.had = false
+	}
+}
+
+// begin is called before a micro-batch.
+func (l *parallel) begin(last bool) {
+	if l == nil || !last && l.Shard < ShardGradients {
+		return
+	}
+	l.open, l.next = true, 0
+	for _, c := range l.pieces {
+		c.done = false
+	}
+}
+
+// complete is called when backward has completed a parameter's gradient.
+func (l *parallel) complete(c *cut) {
+	if !l.open {
+		return
+	}
+	c.done = true
+	for l.next < len(l.buckets) && whole(l.buckets[l.next]) {
+		l.reduce()
+	}
+}
+
+func whole(bucket []*cut) bool {
+	for _, c := range bucket {
+		if !c.done {
+			return false
+		}
+	}
+	return true
+}
+
+// end is called after a micro-batch's backward: what is left is reduced.
+func (l *parallel) end() {
+	if l == nil || !l.open {
+		return
+	}
+	for l.next < len(l.buckets) {
+		l.reduce()
+	}
+	l.settle()
+	l.open = false
+}
+
+// reduce queues the next bucket. Under ShardGradients the gradients of the one
+// before are freed first, so that those of two buckets live at most.
+func (l *parallel) reduce() {
+	bucket := l.buckets[l.next]
+	if l.Shard == ShardGradients {
+		l.settle()
+	}
+	now := pending{bucket: bucket}
+	var whole, part []dist.Buf
+	for _, c := range bucket {
+		c.had = c.had || c.param.Grad() != nil
+		c.param.NeedGrad()
+		g := buf(c.param.Grad())
+		whole, part = append(whole, g), append(part, g.Range(c.lo, c.hi))
+		if l.Shard == ShardGradients {
+			t := l.rt.Empty(tensor.Float32, trace.Gradient, c.hi-c.lo)
+			now.parts = append(now.parts, t)
+			part[len(part)-1] = buf(t)
+		}
+	}
+	l.stream.Wait(l.rt.Stream().Record())
+	if l.Shard == ShardNothing {
+		l.Group.AllReduce(l.stream, dist.Mean, whole...)
+	} else {
+		l.Group.ReduceScatter(l.stream, dist.Mean, part, whole)
+	}
+	now.over = l.stream.Record()
+	l.pending = now
+	l.next++
+	l.due--
+}
+
+// pay gives the others zeros for the gradients that this rank, whose memory ran
+// out, owes them: of its own nothing is left.
+func (l *parallel) pay() error {
+	return l.rt.Try(func() {
+		defer l.join()
+		for l.due > 0 {
+			if l.next == len(l.buckets) {
+				l.next = 0
+			}
+			l.reduce()
+		}
+		l.settle()
+	})
+}
+
+// outcome agrees, as an error on all ranks, on whether memory ran out on one in a
+// step's micro-batches. here is this rank's error.
+func (l *parallel) outcome(here error) error {
+	x := make([]float32, l.Group.Size())
+	if here != nil {
+		x[l.Group.Rank()] = 1
+	}
+	if err := l.agree(dist.Sum, x...); err != nil {
+		return err
+	}
+	for r, short := range x {
+		if short > 0 && here == nil {
+			here = &dist.Error{Rank: r, Err: device.ErrOutOfMemory}
+		}
+	}
+	return here
+}
+
+// settle makes what is queued from now on come after the bucket in progress,
+// and keeps of its gradients what is to be kept.
+func (l *parallel) settle() {
+	p := l.pending
+	if p.over == nil {
+		return
+	}
+	l.pending = pending{}
+	l.rt.Stream().Wait(p.over) // and so for all buckets before it
+	for i, t := range p.parts {
+		c := p.bucket[i]
+		c.param.ZeroGrad()
+		if c.part == nil {
+			t.Release()
+			continue
+		}
+		c.part.SetGrad(t)
+	}
+}
+
+// join ends what a step has queued, also one that failed: then the handles are
+// gone.
+func (l *parallel) join() {
+	if l == nil {
+		return
+	}
+	l.rt.Stream().Wait(l.stream.Record())
+	l.open, l.pending = false, pending{}
+}
+
+// ready gives what this rank updates its gradients, after taking those away
+// that no rank had.
+func (l *parallel) ready() {
+	if l == nil {
+		return
+	}
+	l.dropUnused()
+	for _, c := range l.pieces {
+		if g := c.param.Grad(); l.Shard == ShardState && c.part != nil && g != nil {
+			c.part.SetGrad(g.Part(c.lo, c.hi))
+		}
+	}
+}
+
+// dropUnused takes zeros away that stand for the gradient of a parameter which
+// had none on any rank.
+func (l *parallel) dropUnused() {
+	had := make([]float32, len(l.pieces))
+	for i, c := range l.pieces {
+		if c.had || !l.rt.Holds() {
+			had[i] = 1
+		}
+	}
+	if !l.sparse || !l.rt.Holds() || l.agree(dist.Max, had...) != nil { // the group keeps the error
+		return
+	}
+	for i, c := range l.pieces {
+		if had[i] > 0 {
+			continue
+		}
+		if c.param.ZeroGrad(); c.part != nil {
+			c.part.ZeroGrad()
+		}
+	}
+}
+
+// zeroGrad frees the gradients of parts.
+func (l *parallel) zeroGrad() {
+	if l == nil {
+		return
+	}
+	for _, c := range l.pieces {
+		if c.part != nil {
+			c.part.ZeroGrad()
+		}
+	}
+}
+
+// clip is ClipScale of the gradients of what this rank updates; the norm is that
+// of all.
+func (l *parallel) clip(params []*nn.Parameter, limit float32) (scale, norm *tensor.Tensor) {
+	if l == nil || l.Shard == ShardNothing {
+		return nn.ClipGradNorm(params, limit)
+	}
+	var grads []*tensor.Tensor
+	for _, p := range l.updated(params) {
+		if g := p.Grad(); g != nil {
+			grads = append(grads, g)
+		}
+	}
+	return l.rt.ClipScaleAcross(grads, limit, func(squares *tensor.Tensor) {
+		l.Group.AllReduce(l.rt.Stream(), dist.Sum, buf(squares))
+	})
+}
+
+// gather gives all ranks the weights that each has updated.
+func (l *parallel) gather() {
+	if l == nil || l.Shard == ShardNothing {
+		return
+	}
+	var whole, part []dist.Buf
+	for _, c := range l.pieces {
+		w := buf(c.param.Tensor)
+		whole, part = append(whole, w), append(part, w.Range(c.lo, c.hi))
+	}
+	l.Group.AllGather(l.rt.Stream(), whole, part)
+}
+
+// agree combines values, which all ranks have, across them.
+func (l *parallel) agree(op dist.Op, values ...float32) error {
+	if l == nil {
+		return nil
+	}
+	err := l.rt.Try(func() {
+		t := l.rt.Empty(tensor.Float32, trace.Workspace, len(values))
+		defer t.Release()
+		t.Upload(device.BytesOf(values))
+		l.Group.AllReduce(l.rt.Stream(), op, buf(t))
+		t.Download(device.BytesOf(values))
+	})
+	return l.failure(errors.Join(err, l.rt.Sync()))
+}
+
+// failure is what the job failed with; where it has not, err fails it.
+func (l *parallel) failure(err error) error {
+	if l == nil {
+		return err
+	}
+	if err != nil {
+		l.Group.Fail(err)
+	}
+	if failed := l.Group.Err(); failed != nil {
+		return failed
+	}
+	return err
+}
+
+// seed tells the random choices of ranks apart; those of the first are a lone
+// trainer's.
+func (l *parallel) seed() uint64 {
+	if l == nil {
+		return 0
+	}
+	return uint64(l.Group.Rank()) << 32
+}
+
+// forget gives up the parts of a model that could not be built.
+func (l *parallel) forget() {
+	if l != nil {
+		l.pieces = nil
+	}
+}
+
+// close ends the collectives' stream and the parts.
+func (l *parallel) close() error {
+	if l == nil {
+		return nil
+	}
+	for _, c := range l.pieces {
+		if c.part != nil {
+			c.part.Release()
+		}
+	}
+	return l.stream.Close()
+}
+
+// buf is a dense tensor's memory.
+func buf(t *tensor.Tensor) dist.Buf { return dist.Buf{Ptr: t.Ptr(), Len: t.Len(), Type: t.DType()} }
