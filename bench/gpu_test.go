@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	sizes "github.com/headroom-go/headroom/internal/size"
 )
 
 var (
@@ -32,9 +34,9 @@ type gpuRow struct {
 }
 
 var gpuTable = []gpuRow{
-	{"gpt2", "--model gpt2 --batch 16 --seq 1024 --precision bfloat16", []string{"8GiB", "6GiB", "4GiB", "3GiB"},
-		[]string{"gpt2 --amp --compile", "gpt2 --amp", "gpt2 --amp --checkpoint"}},
-	{"gpt2-xl", "--model gpt2-xl --batch 4 --seq 1024 --precision bfloat16", []string{"30GiB", "26GiB"},
+	{"gpt2", "--model gpt2 --batch 16 --seq 1024 --precision bfloat16", []string{"6GiB", "4GiB"},
+		[]string{"gpt2 --amp --compile", "gpt2 --amp"}},
+	{"gpt2-xl", "--model gpt2-xl --batch 4 --seq 1024 --precision bfloat16", []string{"30GiB"},
 		[]string{"gpt2-xl --batch 4 --amp", "gpt2-xl --batch 4 --amp --checkpoint"}},
 	{"bert-large", "--model bert-large --batch 16 --seq 512 --precision bfloat16", []string{"10GiB", "8GiB", "6656MiB"},
 		[]string{"bert-large --seq 512 --amp", "bert-large --seq 512 --amp --checkpoint"}},
@@ -54,8 +56,6 @@ type gpuResult struct {
 	predicted uint64
 	strategy  string
 }
-
-const workspaceBytes = 32 << 20
 
 // TestGPU trains models on a GPU by headroom train, in several budgets, and by
 // PyTorch (gpu_step.py), and prints the median step, the speed and the peaks of
@@ -151,8 +151,13 @@ func runHeadroom(dir string, row *gpuRow, budget string) (r gpuResult, err error
 	if err != nil {
 		return r, err
 	}
-	r = gpuResult{PeakBytes: s.MeasuredPeakBytes + workspaceBytes, ReservedBytes: s.MeasuredReservedBytes + workspaceBytes,
-		predicted: s.PredictedPeakBytes + workspaceBytes, strategy: s.Strategy}
+	given, err := sizes.Parse(budget)
+	if err != nil {
+		return r, err
+	}
+	workspace := given - s.BudgetBytes
+	r = gpuResult{PeakBytes: s.MeasuredPeakBytes + workspace, ReservedBytes: s.MeasuredReservedBytes + workspace,
+		predicted: s.PredictedPeakBytes + workspace, strategy: s.Strategy}
 	if r.Seconds, err = medianStep(filepath.Join(run, "metrics.jsonl")); err != nil {
 		return r, err
 	}
@@ -163,6 +168,7 @@ func runHeadroom(dir string, row *gpuRow, budget string) (r gpuResult, err error
 type gpuSummary struct {
 	Batch                 int    `json:"batch"`
 	Seq                   int    `json:"seq"`
+	BudgetBytes           uint64 `json:"budget_bytes"` // without the workspace
 	PredictedPeakBytes    uint64 `json:"predicted_peak_bytes"`
 	MeasuredPeakBytes     uint64 `json:"measured_peak_bytes"`
 	MeasuredReservedBytes uint64 `json:"measured_reserved_bytes"`

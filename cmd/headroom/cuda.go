@@ -12,8 +12,8 @@ import (
 	"github.com/headroom-go/headroom/internal/size"
 )
 
-// cudaFolders is where CUDA's libraries may be beside where the loader looks:
-// in the virtual environment, in conda's, in the home folder, and where the
+// cudaFolders is where CUDA's libraries may be: where the user tells the loader
+// to look, in the virtual environment, in conda's, in the home folder, and where the
 // python3 of the path has its packages.
 func cudaFolders() []string {
 	var roots []string
@@ -28,7 +28,7 @@ func cudaFolders() []string {
 	if home, err := os.UserHomeDir(); err == nil {
 		roots = append(roots, filepath.Join(home, ".local"))
 	}
-	return cuda.Folders(roots...)
+	return append(filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")), cuda.Folders(roots...)...)
 }
 
 // openDevice opens a device by its name.
@@ -114,12 +114,24 @@ func examineLibraries(driver *cuda.Driver, folders []string) []finding {
 		found[1].Detail = fmt.Sprintf("%v. Convolutions and attention are slower without it: pip install nvidia-cudnn-cu13", err)
 	} else {
 		defer dnn.Close()
-		found[1].Found, found[1].Detail = true, fmt.Sprintf("version %d, %s", dnn.Version(), dnn.Place())
-		if dnn.Version() < device.OldestDNNAttention {
-			found[1].Detail += fmt.Sprintf("; attention is faster with version %d or newer: pip install -U nvidia-cudnn-cu13", device.OldestDNNAttention)
-		}
+		found[1].Found, found[1].Detail = true, fmt.Sprintf("version %d, %s%s", dnn.Version(), dnn.Place(), examineAttention(dnn))
 	}
 	return append(found, examineNVML(folders))
+}
+
+// examineAttention says why attention is not cuDNN's, where it isn't.
+func examineAttention(dnn *cuda.DNN) string {
+	if dnn.Version() < device.OldestDNNAttention {
+		return fmt.Sprintf("; attention is faster with version %d or newer: pip install -U nvidia-cudnn-cu13", device.OldestDNNAttention)
+	}
+	heads := [3]int{2 * 128 * 64, 128 * 64, 64}
+	plan, err := dnn.PlanAttention(&cuda.Attention{Batch: 1, Heads: 2, T: 128, S: 128, D: 64, Causal: true, Scale: 1, Type: cuda.DNNBFloat16,
+		Q: heads, K: heads, V: heads, O: heads}, 32<<20)
+	if err != nil {
+		return fmt.Sprintf("; attention is slower without it: %v", err)
+	}
+	_ = plan.Close() // it was never run
+	return ""
 }
 
 func examineNVML(folders []string) finding {

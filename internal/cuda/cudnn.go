@@ -3,7 +3,9 @@ package cuda
 import (
 	"bytes"
 	"math"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"unsafe"
 )
 
@@ -52,8 +54,9 @@ type DNN struct {
 }
 
 // OpenDNN loads cuDNN and starts it in a context. Folders come before the
-// loader's choice here: an environment's own library is often newer than the
-// system's, and much was put right from version to version. Close it.
+// loader's choice here, but for the system's: an environment's own library is
+// often newer than that, and much was put right from version to version. Close
+// it.
 func OpenDNN(c *Context, folders []string) (*DNN, error) {
 	// Some engines are compiled when they are first used, by a library that
 	// cuDNN itself looks for in the loader's folders alone.
@@ -61,7 +64,9 @@ func OpenDNN(c *Context, folders []string) (*DNN, error) {
 	const name = "libcudnn.so.9"
 	var found []string
 	for _, candidate := range candidates([]string{name}, folders)[1:] {
-		found = append(found, candidate.path)
+		if !slices.Contains(systemFolders(), filepath.Dir(candidate.path)) {
+			found = append(found, candidate.path)
+		}
 	}
 	l, err := open(append(found, name), nil, dnnSymbols)
 	if err != nil {

@@ -183,12 +183,18 @@ func (g *graph) close() {
 }
 
 // NoEngineError is returned where the library can't compute a graph as wanted.
-type NoEngineError struct{ Need int } // bytes of workspace with which it can; 0 if it can't with any
+type NoEngineError struct {
+	Need   int   // bytes of workspace with which it can; 0 if it can't with any
+	Reason error // why an engine that would do failed; nil if there is none
+}
 
 // Error says which of the two it is.
 func (e *NoEngineError) Error() string {
 	if e.Need > 0 {
 		return fmt.Sprintf("cuDNN needs a workspace of %d bytes for this graph", e.Need)
+	}
+	if e.Reason != nil {
+		return fmt.Sprintf("cuDNN's engines for this graph fail: %v", e.Reason)
 	}
 	return "cuDNN has no engine for this graph that is as exact as wanted"
 }
@@ -197,17 +203,17 @@ func (e *NoEngineError) Error() string {
 // orders them: those it recommends, then those that always work.
 func (d *DNN) choose(graph descriptor, workspace int, allowed func(notes []int32) bool) (plan descriptor, bytes int, err error) {
 	const modeA, fallback = 3, 2
-	least := 0 // that would do
+	none := &NoEngineError{}
 	for _, mode := range []int{modeA, fallback} {
 		configs, _ := d.configs(graph, mode) // an error means that it knows none
 		for _, config := range configs {
 			if plan == 0 && d.isAllowed(config, allowed) {
-				plan, bytes = d.plan(config)
+				plan, bytes, none.Reason = d.plan(config)
 			}
 			if plan != 0 && bytes > workspace {
 				_ = d.unmake(plan)
-				if plan = 0; least == 0 || bytes < least {
-					least = bytes
+				if plan = 0; none.Need == 0 || bytes < none.Need {
+					none.Need = bytes
 				}
 			}
 			_ = d.unmake(config)
@@ -216,7 +222,7 @@ func (d *DNN) choose(graph descriptor, workspace int, allowed func(notes []int32
 			return plan, bytes, nil
 		}
 	}
-	return 0, 0, &NoEngineError{least}
+	return 0, 0, none
 }
 
 // configs gives the engines that the library knows for a graph.
@@ -269,17 +275,16 @@ func (d *DNN) isAllowed(config descriptor, allowed func(notes []int32) bool) boo
 	return err == nil && allowed(notes[:n])
 }
 
-// plan makes a plan, with the workspace that it needs, or gives 0 where the
-// engine can't.
-func (d *DNN) plan(config descriptor) (plan descriptor, bytes int) {
-	plan, err := d.make(planKind, one(400, handleType, int(d.handle)), refs(401, config))
+// plan makes a plan and gives the workspace that it needs.
+func (d *DNN) plan(config descriptor) (plan descriptor, bytes int, err error) {
+	plan, err = d.make(planKind, one(400, handleType, int(d.handle)), refs(401, config))
 	if err != nil {
-		return 0, 0
+		return 0, 0, err
 	}
 	var need int64
 	if _, err := d.get(plan, 402, int64Type, 1, uintptr(unsafe.Pointer(&need))); err != nil {
 		_ = d.unmake(plan)
-		return 0, 0
+		return 0, 0, err
 	}
-	return plan, int(need)
+	return plan, int(need), nil
 }

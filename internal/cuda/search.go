@@ -54,6 +54,12 @@ func Folders(roots ...string) []string {
 	for _, root := range roots {
 		dirs = append(dirs, filepath.Join(root, "lib"))
 	}
-	return append(dirs, "/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib", "/usr/lib/x86_64-linux-gnu",
-		"/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib")
+	dirs = append(dirs, "/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib")
+	return append(append(dirs, systemFolders()...), "/usr/lib/wsl/lib", "/run/opengl-driver/lib")
+}
+
+// systemFolders are where the loader looks by itself, after all that a user
+// tells it.
+func systemFolders() []string {
+	return []string{"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/headroom-go/headroom/device"
 )
 
-// Attention on 16-bit operands without dropout is cuDNN's. Beside it are two
+// Attention on 16-bit operands is cuDNN's. Beside it are two
 // sets of functions: those of cuda/attention.cu take all operands; those of
 // cuda/attention_half.cu are for 16-bit ones and use tensor cores. Each has
 // shapes, by the greatest length of a head's rows.
@@ -52,26 +52,33 @@ const fusedRows = 64
 // does nothing that matters, where that can't.
 func (a *Attention) fused(l *device.Launch, q *device.CUDAQueue, g *AttentionGrads) bool {
 	masked := a.KeyMask.given()
-	if a.Dropout != 0 || min(a.T, a.S) < fusedRows || a.Causal && (a.T != a.S || masked) || masked && a.Batch*a.S > maxCastBias ||
+	if a.Dropout != 0 && a.S%8 != 0 || min(a.T, a.S) < fusedRows || a.Causal && (a.T != a.S || masked) || masked && a.Batch*a.S > maxCastBias ||
 		!a.packed(a.Q, a.K, a.V, a.O) || g != nil && (g.Accumulate || !a.packed(g.DO, g.DQ, g.DK, g.DV)) {
 		return false
 	}
 	shape := device.Attention{Batch: a.Batch, Heads: a.Heads, T: a.T, S: a.S, D: a.D, Causal: a.Causal, Masked: masked,
-		Scale: a.Scale, Q: a.QStride, K: a.KStride, V: a.VStride, O: a.OStride}
+		Dropout: a.Dropout, Scale: a.Scale, Q: a.QStride, K: a.KStride, V: a.VStride, O: a.OStride}
 	operands := []device.Ptr{a.Q.Ptr, a.K.Ptr, a.V.Ptr, a.O.Ptr, a.LSE.Ptr}
 	run := q.Attention
 	if g != nil {
 		operands = append(operands, g.DO.Ptr, g.DQ.Ptr, g.DK.Ptr, g.DV.Ptr, g.Delta.Ptr)
 		run = q.AttentionGrad
 	}
+	keep := func(at device.Ptr, head, heads int) {
+		kept := device.Launch{Kernel: l.Kernel}
+		kept.Ptr[0], kept.Type[0] = at, a.Q.Type
+		kept.Float[1], kept.Int[18], kept.Int[19] = a.Dropout, l.Int[18], l.Int[19]
+		kept.Int[0], kept.Int[1] = heads*a.T*a.S, head*a.T*a.S
+		q.Run(attentionCode, "attention_keep", sweep(kept.Int[0]), &kept)
+	}
 	if !masked {
-		return run(shape, a.Q.Type, operands...)
+		return run(shape, a.Q.Type, keep, operands...)
 	}
 	n := a.Batch * a.S
 	bias := *l
 	bias.Ptr[0] = q.Aside(4 * n)
 	q.Run(attentionCode, "attention_bias", sweep(n), &bias)
-	if !run(shape, a.Q.Type, append(operands, bias.Ptr[0])...) {
+	if !run(shape, a.Q.Type, keep, append(operands, bias.Ptr[0])...) {
 		return false
 	}
 	q.Run(attentionCode, "attention_blank", device.Grid{X: 1, Y: a.Batch * a.Heads, Block: threads}, l)

@@ -200,6 +200,9 @@ func TestLibrariesGPU(t *testing.T) {
 				packedOp(Attention{Batch: 3, Heads: 3, T: 200, S: 200, D: d, Scale: 0.1, KeyMask: masks}, acc),
 				packedOp(Attention{Batch: 2, Heads: 2, T: 256, S: 256, D: d, Scale: 0.1}, acc))
 		}
+		ops = append(ops,
+			packedOp(Attention{Batch: 2, Heads: 3, T: 256, S: 256, D: 64, Scale: 0.1, Dropout: 0.1, Seed: 7}, acc),
+			packedOp(Attention{Batch: 3, Heads: 2, T: 200, S: 200, D: 64, Scale: 0.1, KeyMask: masks, Dropout: 0.3, Seed: 1 << 40}, acc))
 		for _, c := range []Conv{
 			{N: 5, C: 16, H: 14, W: 14, M: 32, KH: 3, KW: 3, Groups: 1, Stride: one, Pad: one, Dilation: one},
 			{N: 5, C: 32, H: 15, W: 14, M: 16, KH: 1, KW: 1, Groups: 1, Stride: one, Dilation: one},
@@ -217,6 +220,8 @@ func TestLibrariesGPU(t *testing.T) {
 	a.KStride, a.VStride, a.OStride = a.QStride, a.QStride, a.QStride
 	l := device.Launch{Kernel: &device.Kernel{Name: "fused", CUDA: func(l *device.Launch, q *device.CUDAQueue) {
 		t.Log("attention is a library's: ", loadAttention(l).fused(l, q, nil))
+		l.Float[1] = 0.1
+		t.Log("with dropout: ", loadAttention(l).fused(l, q, nil))
 	}}}
 	a.store(&l)
 	g.stream.Launch(&l)

@@ -189,7 +189,7 @@ func attentionOp(a Attention, accumulate bool) halfOp {
 // wants all operands to be of one type.
 func packedOp(a Attention, accumulate bool) halfOp {
 	rows := a.Batch * a.Heads * a.T
-	name := fmt.Sprintf("packed Attention %d×%d×%d×%d causal %v", a.Batch, a.Heads, a.T, a.D, a.Causal)
+	name := fmt.Sprintf("packed Attention %d×%d×%d×%d causal %v dropout %v", a.Batch, a.Heads, a.T, a.D, a.Causal, a.Dropout)
 	return halfOp{name, []int{rows * a.D, 3 * rows * a.D, rows * a.D, 3 * rows * a.D}, []int{rows, rows}, func(s device.Stream, f, w []Array) {
 		a, row := a, a.Heads*a.D
 		a.O, a.LSE = f[0], w[0]
@@ -199,6 +199,7 @@ func packedOp(a Attention, accumulate bool) halfOp {
 		a.OStride = [3]int{a.T * row, a.D, row}
 		AttentionForward(s, a)
 		AttentionBackward(s, a, AttentionGrads{DO: f[2], DQ: f[3], DK: f[3].From(row), DV: f[3].From(2 * row), Delta: w[1], Accumulate: accumulate})
+		Fill(s, w[1], rows, 0) // what is left there is a kernel's own
 	}}
 }
 
