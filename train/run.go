@@ -212,6 +212,11 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 			p.Loss, p.GradNorm = finiteOrZero(p.Loss), finiteOrZero(p.GradNorm) // JSON knows no others
 		} else {
 			r.last = p.Loss
+			if !r.tests() { // before the checkpoint, so that a kill between the two loses no line
+				if err := writeLine(metrics, p); err != nil {
+					return Outcome{}, err
+				}
+			}
 			if p.Step == c.Schedule.Steps || r.SaveEvery > 0 && p.Step%r.SaveEvery == 0 { // before what may take long
 				if err := r.save(); err != nil {
 					return Outcome{}, err
@@ -222,8 +227,10 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 				return Outcome{}, err
 			}
 		}
-		if err := writeLine(metrics, p); err != nil {
-			return Outcome{}, err
+		if p.Skipped || r.tests() { // with the score
+			if err := writeLine(metrics, p); err != nil {
+				return Outcome{}, err
+			}
 		}
 		if r.OnStep != nil {
 			r.OnStep(p)
@@ -327,8 +334,7 @@ func (u until) Sample(i int, fields ...any) error {
 // evaluate looks after a step how the model does on the test set, where it is
 // time for it. It gives nothing when ctx is cancelled meanwhile.
 func (r *Run) evaluate(ctx context.Context) (*Score, error) {
-	n := r.Trainer.Steps()
-	if r.Test == nil || n < r.Trainer.Config.Schedule.Steps && (r.TestEvery == 0 || n%r.TestEvery > 0) {
+	if !r.tests() {
 		return nil, nil
 	}
 	if r.Trainer.par != nil { // one rank can't stop alone
@@ -339,10 +345,16 @@ func (r *Run) evaluate(ctx context.Context) (*Score, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("evaluation after step %d: %w", n, err)
+		return nil, fmt.Errorf("evaluation after step %d: %w", r.Trainer.Steps(), err)
 	}
 	r.score = &s
 	return r.score, nil
+}
+
+// tests says whether the model is to be evaluated after the step of now.
+func (r *Run) tests() bool {
+	n := r.Trainer.Steps()
+	return r.Test != nil && (n == r.Trainer.Config.Schedule.Steps || r.TestEvery > 0 && n%r.TestEvery == 0)
 }
 
 func finiteOrZero(x float64) float64 {
