@@ -31,6 +31,13 @@ type nullDevice struct {
 	streams  int // given so far; under mu
 }
 
+// OpenNullLike opens a null device of a capacity on which programs do what they
+// do on the one that info describes. onLaunch is as in NullOptions.
+func OpenNullLike(info Info, capacity uint64, onLaunch func(l *Launch)) (Device, error) {
+	return OpenNull(NullOptions{Capacity: capacity, Virtual: info.Virtual, Alias: info.Alias, Granularity: info.Granularity,
+		ChannelsLast: info.ChannelsLast, OnLaunch: onLaunch})
+}
+
 // OpenNull opens a null device: it keeps the same books as a device with
 // memory, so that a program takes the same steps on it, but has no memory and
 // computes nothing. All its work is done when it is queued.

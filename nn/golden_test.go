@@ -26,7 +26,7 @@ func nullRuntime(t testing.TB) *tensor.Runtime { return open(t, "null:16GiB") }
 // like is on a device that computes nothing and is as the one described.
 func like(t testing.TB, info device.Info) *tensor.Runtime {
 	t.Helper()
-	dev, err := device.OpenNull(device.NullOptions{Capacity: 16 << 30, Virtual: info.Virtual, Alias: info.Alias, Granularity: info.Granularity, ChannelsLast: info.ChannelsLast})
+	dev, err := device.OpenNullLike(info, 16<<30, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,7 +72,7 @@ func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o 
 		trial.Bytes += l.Bytes
 		trial.Seconds += seconds
 	}
-	dev, err := openLike(info, capacity, func(l *device.Launch) { count(l, rates.seconds(l)) })
+	dev, err := device.OpenNullLike(info, capacity, func(l *device.Launch) { count(l, rates.seconds(l)) })
 	if err != nil {
 		return trial, err
 	}
@@ -91,12 +91,6 @@ func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o 
 	}
 	trial.Fits, trial.PeakBytes, trial.ReservedBytes, trial.AwayBytes = true, peak, reserved, store.peak
 	return trial, dev.Close()
-}
-
-// openLike opens a null device on which programs do what they do on info's.
-func openLike(info device.Info, capacity uint64, onLaunch func(l *device.Launch)) (device.Device, error) {
-	return device.OpenNull(device.NullOptions{Capacity: capacity, Virtual: info.Virtual, Alias: info.Alias, Granularity: info.Granularity,
-		ChannelsLast: info.ChannelsLast, OnLaunch: onLaunch})
 }
 
 // openOutside opens the device of the memory outside info's, which computes as

@@ -279,7 +279,7 @@ func tooSmall(ctx context.Context, info device.Info, c train.Config, free Trial,
 func record(info device.Info, c train.Config, free Trial, o Options) (p *program, err error) {
 	s := free.Strategy
 	rates, seconds, now := o.rates(info), []float64(nil), -1
-	dev, err := openLike(info, unlimited, func(l *device.Launch) {
+	dev, err := device.OpenNullLike(info, unlimited, func(l *device.Launch) {
 		if now >= 0 {
 			seconds[now] += rates.seconds(l)
 		}

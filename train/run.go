@@ -11,7 +11,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"reflect"
 	"time"
 
 	"github.com/headroom-go/headroom/device"
@@ -246,13 +245,13 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 // apart, they are in such that it copies from at full speed.
 func (r *Run) openBatch() (err error) {
 	c, dev := r.Trainer.Job(), r.Trainer.Memory().Device()
-	r.batch = c.NewBatch()
 	if dev.Info().Kind != device.CUDA {
+		r.batch = c.NewBatch()
 		return nil
 	}
 	var total uint64
-	for _, a := range r.batch {
-		total += arrayBytes(a) + 1<<16 // with what rounding up takes
+	for _, f := range c.Fields() {
+		total += f.bytes(c.Batch) + 1<<16 // with what rounding up takes
 	}
 	pinned, err := device.OpenPinnedFor(dev, total)
 	if err != nil {
@@ -266,24 +265,23 @@ func (r *Run) openBatch() (err error) {
 		}
 		return errors.Join(err, pinned.Close())
 	}
-	for i, a := range r.batch {
-		p, err := pinned.Alloc(arrayBytes(a))
+	for _, f := range c.Fields() {
+		p, err := pinned.Alloc(f.bytes(c.Batch))
 		if err != nil {
 			return err
 		}
 		pieces = append(pieces, p)
-		switch a := a.(type) {
-		case []float32:
-			r.batch[i] = device.Float32s(p, len(a))
-		case []int32:
-			r.batch[i] = device.Int32s(p, len(a))
+		if n := c.Batch * f.len(); f.Below == 0 {
+			r.batch = append(r.batch, device.Float32s(p, n))
+		} else {
+			r.batch = append(r.batch, device.Int32s(p, n))
 		}
 	}
 	return nil
 }
 
-// arrayBytes are the bytes of an array of a batch, whose elements have four.
-func arrayBytes(a any) uint64 { return 4 * uint64(reflect.ValueOf(a).Len()) }
+// bytes are those of so many samples, whose elements have four each.
+func (f Field) bytes(samples int) uint64 { return 4 * uint64(samples*f.len()) }
 
 // step runs one step, the second one of the process with a snapshot.
 func (r *Run) step(saved int) (Progress, error) {

@@ -110,17 +110,24 @@ func cudaNest(function string, operands int) cudaFunc {
 	}
 }
 
+// aligned says whether all addresses are multiples of 16.
+func aligned(ptrs ...device.Ptr) bool {
+	var all device.Ptr
+	for _, p := range ptrs {
+		all |= p
+	}
+	return all%16 == 0
+}
+
 // packLen is the number of elements of a pack: 16 bytes of those of 16 bits.
 const packLen = 8
 
 // packs says whether the nest can be taken in packs.
 func (n *nest) packs(ptrs []device.Ptr) bool {
-	last := n.dims - 1
-	for _, p := range ptrs {
-		if p%16 != 0 {
-			return false
-		}
+	if !aligned(ptrs...) {
+		return false
 	}
+	last := n.dims - 1
 	for k := range n.stride {
 		for i, s := range n.stride[k][:n.dims] {
 			if i == last && s != 1 || i < last && s%packLen != 0 {
@@ -229,10 +236,10 @@ func cudaClipScale(l *device.Launch, q *device.CUDAQueue) {
 // cudaLayerNorm has a version for mixed precision that holds rows in registers.
 func cudaLayerNorm(l *device.Launch, q *device.CUDAQueue) {
 	rows, cols, function := l.Int[0], l.Int[1], "layer_norm"
-	aligned := (l.Ptr[0]|l.Ptr[3]|l.Ptr[4]|l.Ptr[5])%16 == 0 && cols%packLen == 0
+	packs := aligned(l.Ptr[0], l.Ptr[3], l.Ptr[4], l.Ptr[5]) && cols%packLen == 0
 	typed := l.Type[0] == device.BFloat16 && l.Type[3] == device.BFloat16 && l.Type[4] == device.Float32 && l.Type[5] == device.Float32
 	switch {
-	case !aligned || !typed || l.Ptr[0] == 0 || cols > 1792:
+	case !packs || !typed || l.Ptr[0] == 0 || cols > 1792:
 	case cols <= 768:
 		function = "layer_norm_768"
 	default:
@@ -248,10 +255,10 @@ func normGradAll(l *device.Launch) string {
 	dx, dy, x, gamma := l.Type[0], l.Type[3], l.Type[4], l.Type[7]
 	typed := dx == device.Float32 && gamma == device.Float32 &&
 		(x == device.Float32 && dy == device.Float32 || x == device.BFloat16 && (dy == device.Float32 || dy == device.BFloat16))
-	aligned := (l.Ptr[0]|l.Ptr[3]|l.Ptr[4]|l.Ptr[7])%16 == 0
 	cols := l.Int[1]
+	packs := aligned(l.Ptr[0], l.Ptr[3], l.Ptr[4], l.Ptr[7]) && cols%packLen == 0
 	switch {
-	case !typed || !aligned || cols%packLen != 0 || cols > 1792:
+	case !typed || !packs || cols > 1792:
 		return ""
 	case cols <= 256:
 		return "layer_norm_grad_256"

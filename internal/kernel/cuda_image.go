@@ -71,7 +71,7 @@ func rowParts(rows, channels int) int {
 func cudaChannelRows(l *device.Launch, q *device.CUDAQueue, functions []string) {
 	rows, channels := l.Int[0], l.Int[1]
 	parts := rowParts(rows, channels)
-	l.Int[7], l.Int[8] = parts, flag(channels%8 == 0 && aligned(l.Ptr[:9]))
+	l.Int[7], l.Int[8] = parts, flag(channels%8 == 0 && aligned(l.Ptr[:9]...))
 	l.Ptr[9] = q.Workspace(4 * 2 * channels * (parts + 1))
 	for _, f := range functions {
 		g := device.Grid{X: blocks(channels, 64), Y: parts, Block: threads}
@@ -83,15 +83,6 @@ func cudaChannelRows(l *device.Launch, q *device.CUDAQueue, functions []string) 
 		}
 		q.Run(channelsCode, f, g, l)
 	}
-}
-
-// aligned says whether all addresses are multiples of 16.
-func aligned(ptrs []device.Ptr) bool {
-	var all device.Ptr
-	for _, p := range ptrs {
-		all |= p
-	}
-	return all%16 == 0
 }
 
 // cudaPool runs a function with a thread for each window, or for each element

@@ -1,4 +1,4 @@
-#include "launch.cuh"
+#include "attention.cuh"
 
 // Attention after Dao et al., "FlashAttention" (2022), and its second version
 // (2023): the matrix of scores exists only as tiles in shared memory. See
@@ -131,29 +131,6 @@ UNROLL
 			}
 	}
 }
-
-// What a query sees of the keys.
-struct Sight {
-	int T, S;
-	int ahead;       // query t sees keys up to t + ahead
-	const int *mask; // of the batch; 0 for none
-
-	DEV Sight(const Launch &l)
-		: T((int)l.n[2]), S((int)l.n[3]), ahead(l.n[5] ? S - T : S),
-		  mask(l.ptr[10] ? at<int>(l.ptr[10]) + blockY() / l.n[1] * l.n[3] : 0) {}
-
-	// visible is the number of keys that a query sees, from the first on.
-	DEV int visible(int t) const {
-		int n = t + 1 + ahead;
-		return n < 0 ? 0 : n > S ? S : n;
-	}
-	DEV bool sees(int t, int key) const { return t < T && key < S && key <= t + ahead && (!mask || mask[key]); }
-	// start is the first query that may see a key.
-	DEV int start(int key) const { return key > ahead ? key - ahead : 0; }
-};
-
-// chance gives the numbers of the dropout of this head's probabilities.
-DEV u64 chance(const Sight &see, int t, int key) { return ((u64)blockY() * see.T + t) * see.S + key; }
 
 template <class S> DEV void forward(const Launch &l) {
 	extern SHARED __attribute__((aligned(16))) float room[];

@@ -1,4 +1,4 @@
-#include "launch.cuh"
+#include "attention.cuh"
 
 // Attention on 16-bit operands with tensor cores: the method of attention.cu,
 // for GPUs of compute capability 8.0 or newer. Q, K, V and dO have one 16-bit
@@ -163,31 +163,7 @@ UNROLL
 	barrier();
 }
 
-// What a query sees of the keys.
-struct Sight {
-	int T, S;
-	int ahead;       // query t sees keys up to t + ahead
-	const int *mask; // of the batch; 0 for none
-
-	DEV Sight(const Launch &l)
-		: T((int)l.n[2]), S((int)l.n[3]), ahead(l.n[5] ? S - T : S),
-		  mask(l.ptr[10] ? at<int>(l.ptr[10]) + blockY() / l.n[1] * l.n[3] : 0) {}
-
-	// visible is the number of keys that a query sees, from the first on.
-	DEV int visible(int t) const {
-		int n = t + 1 + ahead;
-		return n < 0 ? 0 : n > S ? S : n;
-	}
-	DEV bool sees(int t, int key) const { return t < T && key < S && key <= t + ahead && (!mask || mask[key]); }
-	// start is the first query that may see a key.
-	DEV int start(int key) const { return key > ahead ? key - ahead : 0; }
-	// all says whether queries from t on, up to t + m, see all n keys from key on.
-	DEV bool all(int t, int m, int key, int n) const { return !mask && t + m <= T && key + n <= visible(t); }
-};
-
 const float log2e = 1.44269504f;
-
-DEV u64 chance(const Sight &see, int t, int key) { return ((u64)blockY() * see.T + t) * see.S + key; }
 
 template <class S> DEV void forward(const Launch &l) {
 	extern SHARED __attribute__((aligned(16))) u16 tiles[];

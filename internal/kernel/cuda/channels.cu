@@ -9,14 +9,14 @@
 // put into the workspace, [parts, 2, C], and added up in the order of the
 // parts; where the sums are wanted again they stand behind, [2, C].
 
-const int wide64 = 64;
+const int blockChannels = 64;
 
 // A Column is a thread's W channels, from c on, in every lanes-th row of a part.
 template <int W> struct Column {
-	static const int across = wide64 / W, lanes = 256 / across;
+	static const int across = blockChannels / W, lanes = 256 / across;
 	i64 C, c, row, end;
 
-	DEV Column(const Launch &l) : C(l.n[1]), c((i64)blockX() * wide64 + threadX() % across * W) {
+	DEV Column(const Launch &l) : C(l.n[1]), c((i64)blockX() * blockChannels + threadX() % across * W) {
 		i64 part = (l.n[0] + l.n[7] - 1) / l.n[7];
 		row = blockY() * part + threadX() / across;
 		end = (blockY() + 1) * part < l.n[0] ? (blockY() + 1) * part : l.n[0];
@@ -31,15 +31,15 @@ template <int W> struct Column {
 
 	// put adds the lanes' sums of two kinds up, and puts them into the workspace.
 	DEV void put(const Launch &l, const Pack<float, W> &a, const Pack<float, W> &b, float *room) const {
-		int place = threadX() / across * wide64 + threadX() % across * W;
+		int place = threadX() / across * blockChannels + threadX() % across * W;
 	UNROLL
-		for (int k = 0; k < W; k++) room[place + k] = a.v[k], room[lanes * wide64 + place + k] = b.v[k];
+		for (int k = 0; k < W; k++) room[place + k] = a.v[k], room[lanes * blockChannels + place + k] = b.v[k];
 		barrier();
-		int kind = threadX() / wide64, channel = threadX() % wide64;
-		if (kind > 1 || (i64)blockX() * wide64 + channel >= C) return;
+		int kind = threadX() / blockChannels, channel = threadX() % blockChannels;
+		if (kind > 1 || (i64)blockX() * blockChannels + channel >= C) return;
 		float sum = 0;
-		for (int i = 0; i < lanes; i++) sum += room[(kind * lanes + i) * wide64 + channel];
-		at<float>(l.ptr[9])[(blockY() * 2 + kind) * C + (i64)blockX() * wide64 + channel] = sum;
+		for (int i = 0; i < lanes; i++) sum += room[(kind * lanes + i) * blockChannels + channel];
+		at<float>(l.ptr[9])[(blockY() * 2 + kind) * C + (i64)blockX() * blockChannels + channel] = sum;
 	}
 };
 
@@ -62,7 +62,7 @@ template <int W> DEV void shifted(const Launch &l, float *room) {
 }
 
 KERNEL(256) channel_sums(Launch l) {
-	SHARED float room[2 * 32 * wide64];
+	SHARED float room[2 * 32 * blockChannels];
 	if (l.n[8])
 		shifted<8>(l, room);
 	else
@@ -149,7 +149,7 @@ template <int W> DEV void gradSums(const Launch &l, float *room) {
 }
 
 KERNEL(256) channel_grad_sums(Launch l) {
-	SHARED float room[2 * 32 * wide64];
+	SHARED float room[2 * 32 * blockChannels];
 	if (l.n[8])
 		gradSums<8>(l, room);
 	else
