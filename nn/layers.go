@@ -53,11 +53,11 @@ func (b *Builder) Constant(name string, v float32, shape ...int) *Parameter {
 func (b *Builder) Buffer(name string, v float32, shape ...int) *Parameter {
 	p := b.Constant(name, v, shape...)
 	defer p.Release()
-	return &Parameter{name, p.Detach()}
+	return &Parameter{Name: name, Tensor: p.Detach()}
 }
 
 func (b *Builder) fill(name string, next func() float32, shape ...int) *Parameter {
-	p := &Parameter{name, b.rt.Parameter(shape...)}
+	p := &Parameter{Name: name, Tensor: b.rt.Parameter(shape...)}
 	if b.rt.Holds() {
 		data := make([]float32, p.Len())
 		for i := range data {

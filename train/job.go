@@ -11,12 +11,13 @@ import (
 
 // job is a family of models with its task, as a configuration describes it.
 type job interface {
-	check() error    // what is wrong with the model and the task
-	context() int    // the longest sequence; 0 where there are none
-	blocks() int     // that may be recomputed
-	arrays() int     // a checkpoint holds at least so many
-	fields() []Field // of a batch
-	build(rt *tensor.Runtime, around nn.Around) model
+	check() error     // what is wrong with the model and the task
+	context() int     // the longest sequence; 0 where there are none
+	blocks() int      // that may be recomputed
+	arrays() int      // a checkpoint holds at least so many
+	fields() []Field  // of a batch
+	splits() []string // the axes of a Mesh that build knows of
+	build(rt *tensor.Runtime, around nn.Around, at place) model
 	architecture() any // config.json, for other programs
 }
 
@@ -123,7 +124,7 @@ func (j gpt2) blocks() int     { return j.GPT2.Layers }
 func (j gpt2) arrays() int     { return j.GPT2.Layers }
 func (j gpt2) fields() []Field { return j.textFields(j.GPT2.Vocab) }
 
-func (j gpt2) build(rt *tensor.Runtime, around nn.Around) model {
+func (j gpt2) build(rt *tensor.Runtime, around nn.Around, _ place) model {
 	m := nn.NewGPT2(rt, j.GPT2, j.Seed)
 	m.Around = around
 	loss := func(in []*tensor.Tensor) *tensor.Tensor { return m.Loss(in[0], in[1]) }
@@ -156,7 +157,7 @@ func (j moe) blocks() int     { return j.MoE.Layers }
 func (j moe) arrays() int     { return j.MoE.Layers * j.MoE.Experts }
 func (j moe) fields() []Field { return j.textFields(j.MoE.Vocab) }
 
-func (j moe) build(rt *tensor.Runtime, around nn.Around) model {
+func (j moe) build(rt *tensor.Runtime, around nn.Around, _ place) model {
 	m := nn.NewMoE(rt, j.MoE, j.Seed)
 	m.Around = around
 	return model{Module: m,
@@ -193,7 +194,7 @@ func (j masked) fields() []Field {
 	}
 }
 
-func (j masked) build(rt *tensor.Runtime, around nn.Around) model {
+func (j masked) build(rt *tensor.Runtime, around nn.Around, _ place) model {
 	m := nn.NewMaskedLM(rt, j.BERT, j.Seed)
 	m.Around = around
 	loss := func(in []*tensor.Tensor) *tensor.Tensor {
@@ -244,7 +245,7 @@ func (j classifier) fields() []Field {
 	}
 }
 
-func (j classifier) build(rt *tensor.Runtime, around nn.Around) model {
+func (j classifier) build(rt *tensor.Runtime, around nn.Around, _ place) model {
 	m := nn.NewClassifier(rt, j.BERT, j.Labels, j.Seed)
 	m.Around = around
 	input := func(in []*tensor.Tensor) nn.BERTInput { return nn.BERTInput{Tokens: in[0], Mask: in[1]} }
@@ -278,7 +279,7 @@ func (j resnet) fields() []Field {
 	}
 }
 
-func (j resnet) build(rt *tensor.Runtime, around nn.Around) model {
+func (j resnet) build(rt *tensor.Runtime, around nn.Around, _ place) model {
 	m := nn.NewResNet(rt, j.ResNet, j.Seed)
 	m.Around = around
 	return model{Module: m, mode: m.Mode,
