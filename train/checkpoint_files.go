@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -215,7 +216,10 @@ func (c *Checkpoint) openParts(dir string) error {
 			return fmt.Errorf("its list of files: %w", err)
 		}
 	}
-	for _, name := range names {
+	for i, name := range names {
+		if slices.Contains(names[:i], name) {
+			return fmt.Errorf("%s is twice in its list of files", name)
+		}
 		if !partName.MatchString(name) {
 			return fmt.Errorf("its list of files holds %.100q, which is none of its own", name)
 		}
@@ -256,8 +260,8 @@ func (c *Checkpoint) index() error {
 			c.arrays[t.Name] = append(c.arrays[t.Name], stored{p, f})
 		}
 	}
-	for name, list := range c.arrays {
-		if err := complete(list); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(c.arrays)) {
+		if err := complete(c.arrays[name]); err != nil {
 			return fmt.Errorf("array %s: %w", name, err)
 		}
 	}

@@ -291,6 +291,9 @@ func TestRankIsKilledInSave(t *testing.T) {
 		})
 	}
 	for victim := range 3 {
+		if invariant.Enabled && victim != 1 {
+			continue
+		}
 		for left := 0; ; left++ {
 			dir := t.TempDir()
 			if err := os.CopyFS(dir, os.DirFS(first)); err != nil {
@@ -324,7 +327,7 @@ func TestRankIsKilledInSave(t *testing.T) {
 			}
 		}
 	}
-	if outcomes["old"] < 6 || outcomes["new"] < 1 {
+	if outcomes["old"] < 2 || outcomes["new"] < 1 {
 		t.Errorf("outcomes %v", outcomes)
 	}
 	for other, want := range map[string]string{filepath.Join(first, "none"): "could not be saved", t.TempDir(): "must be one that all ranks share"} {
@@ -373,7 +376,7 @@ func TestCheckpointIsDamaged(t *testing.T) {
 			return os.Rename(filepath.Join(second, part(second)), filepath.Join(dir, part(dir)))
 		},
 		"is none of its own": func(dir string) error { return replaceIn(dir, `\"checkpoint.1-`, `\"../../../x.1-`) },
-		"don't belong together": func(dir string) error {
+		"twice in its list": func(dir string) error {
 			names := partsIn(t, dir)
 			return replaceIn(dir, filepath.Base(names[0]), filepath.Base(names[1]))
 		},
