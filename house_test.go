@@ -24,8 +24,9 @@ var imports = map[string][]string{
 	"internal/size":        {},
 	"internal/atomicfile":  {},
 	"internal/safetensors": {"internal/atomicfile"},
-	"device":               {"internal/cuda", "internal/invariant", "internal/size"},
-	"internal/cuda":        {},
+	"internal/library":     {},
+	"device":               {"internal/cuda", "internal/library", "internal/invariant", "internal/size"},
+	"internal/cuda":        {"internal/library"},
 	"internal/placement":   {},
 	"internal/remat":       {},
 	"watch":                {"internal/size"},
@@ -113,8 +114,8 @@ func TestImportMap(t *testing.T) {
 			if path == "unsafe" && !slices.Contains(unsafeAllowed, s.pkg) {
 				t.Errorf("%s: %s may not import unsafe", s.path, s.pkg)
 			}
-			if strings.Contains(path, "purego") && s.pkg != "internal/cuda" {
-				t.Errorf("%s: only internal/cuda may import purego", s.path)
+			if strings.Contains(path, "purego") && s.pkg != "internal/library" {
+				t.Errorf("%s: only internal/library may import purego", s.path)
 			}
 		}
 	}

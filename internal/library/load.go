@@ -1,6 +1,6 @@
 //go:build linux && (amd64 || arm64) && !nocuda
 
-package cuda
+package library
 
 import "github.com/ebitengine/purego"
 
