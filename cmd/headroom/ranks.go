@@ -88,7 +88,7 @@ func (f *ranksFlags) seats(ctx context.Context, alone string) ([]seat, error) {
 		if len(devices) == 0 {
 			devices = []string{alone}
 		}
-		g, err := dist.Join(ctx, dist.TCPOptions{Options: dist.Options{Patience: patience}, Rank: w.rank, Size: w.size, Address: w.address, Job: w.job})
+		g, err := dist.Join(ctx, dist.JoinOptions{Options: dist.Options{Patience: patience}, Rank: w.rank, Size: w.size, Address: w.address, Job: w.job})
 		return []seat{{devices[w.local%len(devices)], g, f.shard.Shard, w.here}}, err
 	}
 	if len(devices) < 2 {

@@ -40,10 +40,13 @@ func New(name string, symbols []string) *Library {
 	return l
 }
 
-// Fake is a library whose calls go to f.
+// Fake is a library whose calls go to f. It has all symbols.
 func Fake(name string, symbols []string, f Caller) *Library {
 	l := New(name, symbols)
 	l.fake = f
+	for i := range symbols {
+		l.addresses[i] = uintptr(i + 1)
+	}
 	return l
 }
 
@@ -57,7 +60,7 @@ func (l *Library) Address(i int) uintptr { return l.addresses[i] }
 func (l *Library) Has(symbol string) bool {
 	for i, s := range l.symbols {
 		if s == symbol {
-			return l.fake != nil || l.addresses[i] != 0
+			return l.addresses[i] != 0
 		}
 	}
 	return false
@@ -76,7 +79,7 @@ func (l *Library) Place() string {
 func (l *Library) Missing() []string {
 	var missing []string
 	for i, s := range l.symbols {
-		if l.fake == nil && l.addresses[i] == 0 {
+		if l.addresses[i] == 0 {
 			missing = append(missing, s)
 		}
 	}
@@ -117,9 +120,19 @@ func (l *Library) Plain(symbol int, args ...uintptr) int {
 // Open opens the first of the names that the loader, or else one of the
 // folders, has, and finds the symbols.
 func Open(names, folders, symbols []string) (*Library, error) {
+	return open(names, folders, symbols, false)
+}
+
+// OpenGlobal is Open for a library whose plugins, which it loads itself, take
+// its symbols for granted.
+func OpenGlobal(names, folders, symbols []string) (*Library, error) {
+	return open(names, folders, symbols, true)
+}
+
+func open(names, folders, symbols []string, global bool) (*Library, error) {
 	var tried []error
 	for _, c := range Candidates(names, folders) {
-		handle, err := dlopen(c.Path)
+		handle, err := dlopen(c.Path, global)
 		if errors.Is(err, ErrUnavailable) {
 			return nil, err
 		}

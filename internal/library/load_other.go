@@ -4,7 +4,7 @@ package library
 
 import "fmt"
 
-func dlopen(path string) (uintptr, error) {
+func dlopen(path string, _ bool) (uintptr, error) {
 	return 0, fmt.Errorf("%s: %w: this program was built without the system's libraries (for another system than Linux, or with the tag nocuda)", path, ErrUnavailable)
 }
 
