@@ -27,6 +27,7 @@ var imports = map[string][]string{
 	"internal/library":     {},
 	"device":               {"internal/cuda", "internal/library", "internal/invariant", "internal/size"},
 	"internal/cuda":        {"internal/library"},
+	"internal/mpi":         {"internal/library"},
 	"internal/placement":   {},
 	"internal/remat":       {},
 	"watch":                {"internal/size"},
@@ -40,7 +41,7 @@ var imports = map[string][]string{
 	"tensor":               {"alloc", "device", "trace", "internal/kernel", "internal/invariant"},
 	"nn":                   {"tensor", "internal/safetensors"},
 	"data":                 {"internal/safetensors"},
-	"dist":                 {"device", "internal/cuda", "internal/kernel"},
+	"dist":                 {"device", "internal/cuda", "internal/kernel", "internal/mpi"},
 	"profile":              {"tensor", "alloc", "device", "trace", "internal/size"},
 	"train":                {"dist", "nn", "tensor", "data", "profile", "inspect", "alloc", "device", "trace", "internal/atomicfile", "internal/safetensors"},
 	"generate":             {"nn", "tensor", "alloc", "device", "trace"},
@@ -54,7 +55,7 @@ var imports = map[string][]string{
 }
 
 // unsafeAllowed are the packages that may import unsafe.
-var unsafeAllowed = []string{"device", "internal/kernel", "internal/cuda"}
+var unsafeAllowed = []string{"device", "internal/kernel", "internal/cuda", "internal/mpi"}
 
 // source is one parsed file that is part of the program.
 type source struct {

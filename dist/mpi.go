@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"strconv"
 	"time"
 
@@ -155,15 +156,23 @@ func (m *MPI) flushed() bool {
 	return !m.closing.IsZero() && (len(m.pending) == 0 || time.Since(m.closing) > flushPatience)
 }
 
-// work does what there is to do, and waits for that if the library has long been
-// idle: first for no time, then longer and longer.
+// work does what there is to do. If the library has been idle for so many turns,
+// it first lets others run, and then waits for work, longer and longer.
 func (m *MPI) work(idle int) bool {
-	const eager, least, most = 32, 20 * time.Microsecond, time.Millisecond
-	wait := time.Duration(0)
-	if idle > eager {
-		wait = min(least<<min((idle-eager)/eager, 10), most)
+	const eager, least, most = 256, 20 * time.Microsecond, time.Millisecond
+	if idle < eager {
+		select {
+		case f := <-m.do:
+			f()
+			return true
+		default:
+			if idle%16 == 15 {
+				runtime.Gosched()
+			}
+			return false
+		}
 	}
-	m.pause.Reset(wait)
+	m.pause.Reset(min(least<<min((idle-eager)/16, 10), most))
 	select {
 	case f := <-m.do:
 		f()

@@ -135,7 +135,7 @@ func (m *MPI) freeTag(peer int) int {
 // segments of them in each direction: while one is on its way, the next is filled
 // or read.
 const (
-	segment  = 64 << 10
+	segment  = 256 << 10
 	segments = 2
 )
 

@@ -18,40 +18,39 @@ import (
 
 // TestMPIRun runs the suite as processes that the mpirun of each MPI starts.
 func TestMPIRun(t *testing.T) {
+	for _, mpirun := range []string{"mpirun.openmpi", "mpirun.mpich"} {
+		t.Run(mpirun, func(t *testing.T) {
+			for _, n := range []int{2, 4} {
+				if !invariant.Enabled || n < 4 {
+					mpirunTest(t, mpirun, n, "TestMPIRank", n)
+				}
+			}
+		})
+	}
+}
+
+// TestMPIRunDeath lets one of three such processes be killed. MPICH's mpirun
+// would end the others at once.
+func TestMPIRunDeath(t *testing.T) { mpirunTest(t, "mpirun.openmpi", 3, "TestMPIRankDies", 2) }
+
+// mpirunTest runs a test as n processes, of which so many must pass.
+func mpirunTest(t *testing.T, mpirun string, n int, test string, pass int) {
+	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := false
-	for _, name := range []string{"mpirun.openmpi", "mpirun.mpich"} {
-		mpirun, err := exec.LookPath(name)
-		if err != nil {
-			t.Logf("SKIPPED: %v", err)
-			continue
-		}
-		found = true
-		for _, n := range []int{2, 4} {
-			if invariant.Enabled && n == 4 {
-				continue
-			}
-			args := append(mpirunFlags(name), "-n", strconv.Itoa(n), program, "-test.run=^TestMPIRank$", "-test.v")
-			out, err := exec.CommandContext(t.Context(), mpirun, args...).CombinedOutput()
-			if passed := strings.Count(string(out), "--- PASS: TestMPIRank "); err != nil || passed != n {
-				t.Errorf("%s -n %d: %v, %d passed\n%s", name, n, err, passed, out)
-			}
-		}
+	if _, err := exec.LookPath(mpirun); err != nil {
+		t.Skipf("SKIPPED: %v", err)
 	}
-	if !found {
-		t.Skip("SKIPPED: no mpirun here")
+	args := []string{"-n", strconv.Itoa(n), program, "-test.run=^" + test + "$", "-test.v"}
+	if mpirun == "mpirun.openmpi" { // on few processors, whoever runs it, and without an end to all where one is killed
+		args = append([]string{"--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--enable-recovery"}, args...)
 	}
-}
-
-// mpirunFlags are those for a machine of few processors, whoever runs the test.
-func mpirunFlags(name string) []string {
-	if name == "mpirun.openmpi" {
-		return []string{"--allow-run-as-root", "--oversubscribe"}
+	out, err := exec.CommandContext(t.Context(), mpirun, args...).CombinedOutput()
+	if passed := strings.Count(string(out), "--- PASS: "+test+" "); passed != pass || err != nil && pass == n {
+		t.Errorf("%s -n %d: %v, %d passed\n%s", mpirun, n, err, passed, out)
 	}
-	return nil
 }
 
 // startedMPI starts MPI in a process that mpirun started; in others it skips.
@@ -101,6 +100,33 @@ func TestMPIRank(t *testing.T) {
 		return joinAs(t, m, size, port, o)
 	})
 	if err := m.Close(true); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMPIRankDies is what each process of TestMPIRunDeath does: one kills itself,
+// which nothing tells to the others, and they name it.
+func TestMPIRankDies(t *testing.T) {
+	m := startedMPI(t)
+	g, err := dist.Join(t.Context(), dist.JoinOptions{MPI: m, Rank: m.Rank(), Size: m.Size(), Address: "0:1", Silence: 4 * time.Second})
+	if err == nil {
+		err = g.Barrier()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Rank() == 1 {
+		self, err := os.FindProcess(os.Getpid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Fatal(self.Kill())
+	}
+	if err := g.Barrier(); err == nil || !strings.Contains(err.Error(), "rank 1: it has said nothing for 4s") {
+		t.Errorf("the error is %v", err)
+	}
+	g.Close()
+	if err := m.Close(false); err != nil {
 		t.Error(err)
 	}
 }

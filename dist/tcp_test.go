@@ -122,25 +122,28 @@ func TestDeath(t *testing.T) {
 		"TCP": func(o dist.JoinOptions) []dist.Group { return joinAll(t, 3, o) },
 		"MPI": func(o dist.JoinOptions) []dist.Group { return joinMPI(t, dist.FakeMPI(3), 1, o) },
 	} {
-		for what, end := range map[string]func(dist.Group){"it died": dist.Kill, "it has said nothing for 400ms": dist.Hush} {
+		for what, end := range map[string]func(dist.Group){"it died": dist.Kill, "it has said nothing for 1s": dist.Hush} {
 			for dead := range 3 {
-				groups := join(dist.JoinOptions{Arrival: 20 * time.Second, Silence: 400 * time.Millisecond})
-				var ended sync.WaitGroup
-				for _, g := range groups {
-					if g.Rank() == dead {
-						end(g)
-						continue
-					}
-					ended.Go(func() {
-						if err, want := g.Barrier(), fmt.Sprintf("rank %d: %s", dead, what); err == nil || !strings.Contains(err.Error(), want) {
-							t.Errorf("%s: rank %d has the error %v, want %q", name, g.Rank(), err, want)
+				t.Run(fmt.Sprint(name, " ", what, " ", dead), func(t *testing.T) {
+					t.Parallel()
+					groups := join(dist.JoinOptions{Arrival: 20 * time.Second, Silence: time.Second})
+					end(groups[dead])
+					var ended sync.WaitGroup
+					for rank, g := range groups {
+						if rank == dead {
+							continue
 						}
-					})
-				}
-				ended.Wait()
-				for _, g := range groups {
-					g.Close()
-				}
+						ended.Go(func() {
+							if err, want := g.Barrier(), fmt.Sprintf("rank %d: %s", dead, what); err == nil || !strings.Contains(err.Error(), want) {
+								t.Errorf("rank %d has the error %v, want %q", rank, err, want)
+							}
+						})
+					}
+					ended.Wait()
+					for _, g := range groups {
+						g.Close()
+					}
+				})
 			}
 		}
 	}
