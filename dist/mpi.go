@@ -57,10 +57,10 @@ const (
 )
 
 // StartMPI starts MPI in this process, once. It loads the first library of the
-// names that the loader, or else one of the folders, has, and waits until all
-// ranks that were started together start theirs, or for ctx.
-func StartMPI(ctx context.Context, names, folders []string) (*MPI, error) {
-	lib, err := mpi.Open(names, folders)
+// names that the loader has, and waits until all ranks that were started together
+// start theirs, or for ctx.
+func StartMPI(ctx context.Context, names []string) (*MPI, error) {
+	lib, err := mpi.Open(names)
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,7 @@ func startedMPI(t testing.TB) *dist.MPI {
 	}
 	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("a minute is over"))
 	defer cancel()
-	m, err := dist.StartMPI(ctx, names, nil)
+	m, err := dist.StartMPI(ctx, names)
 	if err != nil {
 		t.Fatal(err)
 	}

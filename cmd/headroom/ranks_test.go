@@ -256,12 +256,13 @@ func TestWorldOf(t *testing.T) {
 		want world
 	}{
 		{"", world{}},
-		{"RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=5 TORCHELASTIC_RUN_ID=x", world{3, 4, 1, 2, "a:5", "x"}},
+		{"RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=5 TORCHELASTIC_RUN_ID=x", world{3, 4, 1, 2, "a:5", "x", ""}},
 		{"WORLD_SIZE=4 MASTER_ADDR=a", world{}},
-		{"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2", world{1, 2, 1, 2, "127.0.0.1:29500", ""}},
-		{"PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 MASTER_ADDR=b", world{1, 2, 0, 1, "b:29500", ""}},
-		{"SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_STEP_ID=0 SLURM_JOB_ID=40017 SLURM_STEP_NODELIST=gpu[07-09,12]-x,other", world{5, 8, 1, 0, "gpu07-x:20017", "40017"}},
+		{"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2", world{1, 2, 1, 2, "127.0.0.1:29500", "", "Open MPI"}},
+		{"PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 MASTER_ADDR=b", world{1, 2, 0, 1, "b:29500", "", "MPICH"}},
+		{"SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_STEP_ID=0 SLURM_JOB_ID=40017 SLURM_STEP_NODELIST=gpu[07-09,12]-x,other", world{5, 8, 1, 0, "gpu07-x:20017", "40017", ""}},
 		{"SLURM_PROCID=0 SLURM_NTASKS=8", world{}}, // the batch script
+		{"RANK=1 WORLD_SIZE=2", world{1, 2, 0, 0, "", "", ""}},
 	} {
 		env := map[string]string{}
 		for _, pair := range strings.Fields(c.env) {
@@ -272,10 +273,9 @@ func TestWorldOf(t *testing.T) {
 			t.Errorf("%s: %+v, error %v; want %+v", c.env, got, err, c.want)
 		}
 	}
-	for _, env := range []map[string]string{{"RANK": "1", "WORLD_SIZE": "2"}, {"RANK": "one", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}} {
-		if w, err := worldOf(func(name string) string { return env[name] }); err == nil {
-			t.Errorf("%v gives %+v", env, w)
-		}
+	env := map[string]string{"RANK": "one", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}
+	if w, err := worldOf(func(name string) string { return env[name] }); err == nil {
+		t.Errorf("%v gives %+v", env, w)
 	}
 	for list, want := range map[string][]string{
 		"": nil, "host:1GiB,shared,cuda:0,8GiB,host,cuda:1": {"host:1GiB,shared", "cuda:0,8GiB", "host", "cuda:1"},

@@ -40,7 +40,7 @@ type trainFlags struct {
 }
 
 func trainCommand() *cobra.Command {
-	f := &trainFlags{ranksFlags: ranksFlags{shard: shardFlag{train.ShardState}, env: os.Getenv}}
+	f := &trainFlags{ranksFlags: ranksFlags{shard: shardFlag{train.ShardState}, engine: "auto", env: os.Getenv}}
 	cmd := &cobra.Command{
 		Use:   "train",
 		Short: "Train a model inside a memory budget",
@@ -99,6 +99,7 @@ at the end, model.safetensors with config.json.`,
 	fl.IntVar(&f.saveEvery, "save-every", 0, "steps between checkpoints (0: only at the end)")
 	fl.StringVar(&f.devices, "devices", "", "`DEVICES` to spread the run over, with commas between: a rank on each computes its part of the batch")
 	fl.Var(&f.shard, "shard", "what each of several ranks keeps only a part of: nothing, state (the optimizer's) or gradients (and state)")
+	fl.Var(&f.engine, "engine", "how several processes talk: mpi, tcp, or auto (MPI where mpirun started them and its library is there, else TCP)")
 	fl.StringVar(&f.plan, "plan", "", "`FILE` with the plan to follow, as headroom plan --out writes it (default: one is searched)")
 	fl.BoolVar(&f.resume, "resume", false, "go on from the checkpoint in --out, with its settings")
 	f.live.add(fl)
@@ -130,7 +131,7 @@ func (f *trainFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 		defer f.live.close()
 	}
 	summaries, err := f.onSeats(ctx, seats, c, checkpoint, stderr)
-	if err != nil {
+	if err = errors.Join(err, f.endMPI(err == nil)); err != nil {
 		return err
 	}
 	summary := summaries[0]
@@ -335,7 +336,7 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	}
 	fmt.Fprintf(stderr, "model   %s, %d parameters\n", c.Model, t.Parameters())
 	if n := f.seat.ranks(); n > 1 {
-		fmt.Fprintf(stderr, "ranks   %d, each with %d samples of a batch; sharded: %v\n", n, share.Batch, &f.shard)
+		fmt.Fprintf(stderr, "ranks   %d, each with %d samples of a batch; sharded: %v%s\n", n, share.Batch, &f.shard, f.over())
 	}
 	writePlan(newPage(stderr), p)
 	if f.weights != "" {

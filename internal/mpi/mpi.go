@@ -84,10 +84,15 @@ type MPI struct {
 	abi abi
 }
 
-// Open loads the first library of the names that the loader, or else one of the
-// folders, has.
-func Open(names, folders []string) (*MPI, error) {
-	l, err := library.OpenGlobal(names, folders, symbols)
+// Open loads the first library of the names that the loader has; mpirun tells it
+// where.
+func Open(names []string) (*MPI, error) { return open(library.OpenGlobal(names, nil, symbols)) }
+
+// Look is Open for a library that is not started, but only asked for its version.
+// Several can be in one process.
+func Look(names []string) (*MPI, error) { return open(library.Open(names, nil, symbols)) }
+
+func open(l *library.Library, err error) (*MPI, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -126,11 +131,12 @@ type text struct {
 
 func (t *text) String() string { return string(t.bytes[:max(0, min(int(t.n), len(t.bytes)))]) }
 
-// Version is what the library says it is, in its own words.
+// Version is what the library says it is: the first line of it.
 func (m *MPI) Version() string {
 	var t text
 	m.Call(libraryVersion, uintptr(unsafe.Pointer(&t.bytes)), uintptr(unsafe.Pointer(&t.n)))
-	return strings.TrimRight(t.String(), "\x00\n ")
+	line, _, _ := strings.Cut(t.String(), "\n")
+	return strings.TrimRight(line, "\x00 ")
 }
 
 // World is all ranks that were started together. Its methods are called from the

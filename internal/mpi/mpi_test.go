@@ -49,8 +49,8 @@ func (f *fake) call(symbol string, args []uintptr) uintptr {
 		copy(unsafe.Slice(at[byte](args[1]), 9), "it is bad")
 		*at[int32](args[2]) = 9
 	case "MPI_Get_library_version":
-		copy(unsafe.Slice(at[byte](args[0]), 7), "Fake 1\n")
-		*at[int32](args[1]) = 7
+		copy(unsafe.Slice(at[byte](args[0]), 11), "Fake 1\nmore")
+		*at[int32](args[1]) = 11
 	}
 	return uintptr(f.codes[symbol])
 }
@@ -159,7 +159,7 @@ func TestFailures(t *testing.T) {
 	if _, err := old.Start(); !errors.As(err, &failure) || failure.Code != library.NotFound {
 		t.Errorf("a library without symbols: %v", err)
 	}
-	if _, err := Open([]string{"libno-such-mpi.so"}, nil); !errors.Is(err, library.ErrUnavailable) {
+	if _, err := Open([]string{"libno-such-mpi.so"}); !errors.Is(err, library.ErrUnavailable) {
 		t.Errorf("no library: %v", err)
 	}
 }
