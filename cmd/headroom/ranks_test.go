@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -244,6 +245,55 @@ func TestLaunchEnds(t *testing.T) {
 		t.Errorf("the processes say\n%s", s)
 	}
 	for _, bad := range [][]string{{"launch"}, {"launch", "train"}, {"launch", "-n", "0", "--", "train"}} {
+		if status, _, _ := headroom(bad...); status != 2 {
+			t.Errorf("%q: status %d, want 2", bad, status)
+		}
+	}
+}
+
+// TestLaunchRestarts kills a process in mid-run, once or each time that it is
+// started: the job is started again from its checkpoint, with the losses of an
+// undisturbed one, as often as it may be.
+func TestLaunchRestarts(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("it would take minutes, and nothing in it is new to invariants")
+	}
+	data, dir := text(t), t.TempDir()
+	program, undisturbed, out := ourselves(t), filepath.Join(dir, "undisturbed"), filepath.Join(dir, "run")
+	command := func(out string, more ...string) []string {
+		return append([]string{"train", "--model", "gpt2-nano", "--batch", "4", "--seq", "32", "--steps", "20", "--save-every", "2", "--device", "host:32MiB", "--data", data, "--out", out}, more...)
+	}
+	if status, _, stderr := headroom(command(undisturbed)...); status != 0 {
+		t.Fatalf("status %d: %s", status, stderr)
+	}
+	// Rank 1 is killed once there is a checkpoint, as often as there are lives.
+	script := filepath.Join(dir, "mortal")
+	if err := os.WriteFile(script, []byte(fmt.Sprintf(`#!/bin/sh
+cd %s
+if [ "$RANK" = 1 ] && rm life 2>/dev/null; then
+	%s "$@" & pid=$!
+	while [ ! -e run/%s ]; do sleep 0.01; done
+	kill -KILL $pid
+	wait $pid
+	exit 9
+fi
+exec %[2]s "$@"
+`, dir, program, train.CheckpointFile)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for restarts, want := range []string{"rank 1 was the first to fail: exit status 9", ""} {
+		if err := os.WriteFile(filepath.Join(dir, "life"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var words bytes.Buffer
+		l := launchFlags{n: 2, restarts: restarts}
+		err := l.launchAgain(t.Context(), script, command(out, "--resume=auto"), &words, &words)
+		if fmt.Sprint(err) != cmp.Or(want, "<nil>") || strings.Count(words.String(), "it is started again") != restarts {
+			t.Errorf("%d restarts: error %v, want %q\n%s", restarts, err, want, &words)
+		}
+	}
+	sameLosses(t, "started again", runLosses(t, out), runLosses(t, undisturbed), 1)
+	for _, bad := range [][]string{{"launch", "--restarts", "1", "--", "train"}, {"launch", "--restarts", "-1", "--", "train"}, {"train", "--resume=never"}, {"train", "--resume=auto"}} {
 		if status, _, _ := headroom(bad...); status != 2 {
 			t.Errorf("%q: status %d, want 2", bad, status)
 		}
