@@ -138,8 +138,8 @@ type world struct {
 	mpirun      string // the MPI whose mpirun started it
 }
 
-// worldOf reads what torchrun (and Kubeflow Trainer), Open MPI, MPICH or Slurm
-// tell a process of its place. A size of 0 or 1 is a process alone.
+// worldOf reads what torchrun, Kubeflow Trainer, Open MPI, MPICH or Slurm tell a
+// process of its place. A size of 0 or 1 is a process alone.
 func worldOf(env func(string) string) (w world, err error) {
 	w.job = env("TORCHELASTIC_RUN_ID")
 	host, port := env("MASTER_ADDR"), env("MASTER_PORT")
@@ -154,6 +154,9 @@ func worldOf(env func(string) string) (w world, err error) {
 	case env("WORLD_SIZE") != "" && env("RANK") != "":
 		w.rank, w.size, w.local = number("RANK"), number("WORLD_SIZE"), number("LOCAL_RANK")
 		w.here = number("LOCAL_WORLD_SIZE")
+	case env("PET_NNODES") != "" && env("PET_NODE_RANK") != "": // what Trainer tells torchrun, for one process a node
+		w.rank, w.size, w.here = number("PET_NODE_RANK"), number("PET_NNODES"), 1
+		host, port = env("PET_MASTER_ADDR"), env("PET_MASTER_PORT")
 	case env("OMPI_COMM_WORLD_SIZE") != "":
 		w.rank, w.size, w.local = number("OMPI_COMM_WORLD_RANK"), number("OMPI_COMM_WORLD_SIZE"), number("OMPI_COMM_WORLD_LOCAL_RANK")
 		w.here, w.mpirun = number("OMPI_COMM_WORLD_LOCAL_SIZE"), "Open MPI"
