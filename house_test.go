@@ -24,8 +24,10 @@ var imports = map[string][]string{
 	"internal/size":        {},
 	"internal/atomicfile":  {},
 	"internal/safetensors": {"internal/atomicfile"},
-	"device":               {"internal/cuda", "internal/invariant", "internal/size"},
-	"internal/cuda":        {},
+	"internal/library":     {},
+	"device":               {"internal/cuda", "internal/library", "internal/invariant", "internal/size"},
+	"internal/cuda":        {"internal/library"},
+	"internal/mpi":         {"internal/library"},
 	"internal/placement":   {},
 	"internal/remat":       {},
 	"watch":                {"internal/size"},
@@ -39,7 +41,7 @@ var imports = map[string][]string{
 	"tensor":               {"alloc", "device", "trace", "internal/kernel", "internal/invariant"},
 	"nn":                   {"dist", "tensor", "internal/safetensors"},
 	"data":                 {"internal/safetensors"},
-	"dist":                 {"device", "internal/cuda", "internal/kernel"},
+	"dist":                 {"device", "internal/cuda", "internal/kernel", "internal/mpi"},
 	"profile":              {"tensor", "alloc", "device", "trace", "internal/size"},
 	"train":                {"dist", "nn", "tensor", "data", "profile", "inspect", "alloc", "device", "trace", "internal/atomicfile", "internal/safetensors"},
 	"generate":             {"nn", "tensor", "alloc", "device", "trace"},
@@ -53,7 +55,7 @@ var imports = map[string][]string{
 }
 
 // unsafeAllowed are the packages that may import unsafe.
-var unsafeAllowed = []string{"device", "internal/kernel", "internal/cuda"}
+var unsafeAllowed = []string{"device", "internal/kernel", "internal/cuda", "internal/mpi"}
 
 // source is one parsed file that is part of the program.
 type source struct {
@@ -113,8 +115,8 @@ func TestImportMap(t *testing.T) {
 			if path == "unsafe" && !slices.Contains(unsafeAllowed, s.pkg) {
 				t.Errorf("%s: %s may not import unsafe", s.path, s.pkg)
 			}
-			if strings.Contains(path, "purego") && s.pkg != "internal/cuda" {
-				t.Errorf("%s: only internal/cuda may import purego", s.path)
+			if strings.Contains(path, "purego") && s.pkg != "internal/library" {
+				t.Errorf("%s: only internal/library may import purego", s.path)
 			}
 		}
 	}

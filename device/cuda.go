@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/headroom-go/headroom/internal/cuda"
+	"github.com/headroom-go/headroom/internal/library"
 	"github.com/headroom-go/headroom/internal/size"
 )
 
@@ -17,8 +18,8 @@ type CUDAOptions struct {
 	Plain     bool     // no virtual memory, as on GPUs without it
 	Folders   []string // patterns of where to look for libraries after the loader did
 
-	driver *cuda.Driver // in place of the system's, in tests
-	dnn    cuda.Caller  // likewise for cuDNN
+	driver *cuda.Driver   // in place of the system's, in tests
+	dnn    library.Caller // likewise for cuDNN
 }
 
 // CUDADevice computes on a GPU in its memory.

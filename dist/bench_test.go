@@ -12,18 +12,17 @@ import (
 func BenchmarkAllReduce(b *testing.B) {
 	for name, groups := range map[string]func(int) []dist.Group{
 		"local": func(n int) []dist.Group { return dist.Local(n, dist.Options{}) },
-		"tcp":   func(n int) []dist.Group { return joinAll(b, n, dist.TCPOptions{}) },
+		"tcp":   func(n int) []dist.Group { return joinAll(b, n, dist.JoinOptions{}) },
 	} {
 		for _, n := range []int{2, 4} {
-			b.Run(name+"/"+string(rune('0'+n)), func(b *testing.B) { benchmarkAllReduce(b, groups(n)) })
+			b.Run(name+"/"+string(rune('0'+n)), func(b *testing.B) { benchmarkAllReduce(b, groups(n), 4<<20) })
 		}
 	}
 }
 
-func benchmarkAllReduce(b *testing.B, groups []dist.Group) {
-	const elements = 4 << 20
+func benchmarkAllReduce(b *testing.B, groups []dist.Group, elements int) {
 	var ended sync.WaitGroup
-	b.SetBytes(4 * elements)
+	b.SetBytes(int64(4 * elements))
 	for _, g := range groups {
 		ended.Go(func() {
 			dev, err := device.OpenHost(device.HostOptions{Capacity: 32 << 20, Workers: 1})
@@ -36,7 +35,7 @@ func benchmarkAllReduce(b *testing.B, groups []dist.Group) {
 				b.Error(err)
 				return
 			}
-			p, err := dev.Alloc(4 * elements)
+			p, err := dev.Alloc(uint64(4 * elements))
 			if err != nil {
 				b.Error(err)
 				return

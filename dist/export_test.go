@@ -2,9 +2,9 @@ package dist
 
 import "errors"
 
-// Kill ends all connections of a rank of a TCP job, as the end of its process does.
+// Kill ends all connections of a rank of a job of processes, as the end of its process does.
 func Kill(g Group) {
-	j := g.(*hostGroup).wire.(*tcpWire).job
+	j := g.(*hostGroup).wire.(*netWire).job
 	defer g.Fail(errors.New("killed")) // which nobody hears
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -20,9 +20,9 @@ func Kill(g Group) {
 	}
 }
 
-// Hush ends the beats of a rank of a TCP job, as a machine that hangs does.
+// Hush ends the beats of a rank of a job of processes, as a machine that hangs does.
 func Hush(g Group) {
-	for _, c := range g.(*hostGroup).wire.(*tcpWire).job.controls {
+	for _, c := range g.(*hostGroup).wire.(*netWire).job.controls {
 		if c != nil {
 			c.once.Do(func() { close(c.ended) })
 		}

@@ -15,7 +15,7 @@ import (
 
 func TestTCP(t *testing.T) {
 	disttest.Run(t, func(t *testing.T, size int, o dist.Options) []dist.Group {
-		return joinAll(t, size, dist.TCPOptions{Options: o, Arrival: 20 * time.Second})
+		return joinAll(t, size, dist.JoinOptions{Options: o, Arrival: 20 * time.Second})
 	})
 }
 
@@ -30,15 +30,22 @@ func freeAddress(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// joinAll joins a job with all its ranks in this process.
-func joinAll(t testing.TB, size int, o dist.TCPOptions) []dist.Group {
+// joinAll joins a job over TCP with all its ranks in this process.
+func joinAll(t testing.TB, size int, o dist.JoinOptions) []dist.Group {
 	t.Helper()
-	o.Address, o.Size = freeAddress(t), size
+	o.Address = freeAddress(t)
+	return joinEach(t, size, o, func(int, *dist.JoinOptions) {})
+}
+
+// joinEach joins a job as each of its ranks, with what that one has of its own.
+func joinEach(t testing.TB, size int, o dist.JoinOptions, own func(rank int, o *dist.JoinOptions)) []dist.Group {
+	t.Helper()
 	groups, errs := make([]dist.Group, size), make([]error, size)
 	var joined sync.WaitGroup
 	for r := range groups {
 		o := o
-		o.Rank = r
+		o.Rank, o.Size = r, size
+		own(r, &o)
 		joined.Go(func() { groups[r], errs[r] = dist.Join(context.Background(), o) })
 	}
 	joined.Wait()
@@ -53,7 +60,7 @@ func joinAll(t testing.TB, size int, o dist.TCPOptions) []dist.Group {
 // TestTCPStart lets ranks not come, come from another job, or come twice.
 func TestTCPStart(t *testing.T) {
 	short := 300 * time.Millisecond
-	join := func(o dist.TCPOptions) <-chan error {
+	join := func(o dist.JoinOptions) <-chan error {
 		failed := make(chan error, 1)
 		go func() {
 			g, err := dist.Join(context.Background(), o)
@@ -72,18 +79,18 @@ func TestTCPStart(t *testing.T) {
 			}
 		}
 	}
-	o := dist.TCPOptions{Size: 3, Address: freeAddress(t), Arrival: short}
+	o := dist.JoinOptions{Size: 3, Address: freeAddress(t), Arrival: short}
 	first := join(o)
 	o.Rank = 1
 	o.Arrival = time.Minute
 	says("rank 1 without 2", <-join(o), "ranks [2] did not come")
 	says("rank 0 without 2", <-first, "not all 3 ranks had come", "ranks [2] did not come")
 
-	whole := dist.TCPOptions{Size: 2, Address: freeAddress(t), Arrival: 10 * time.Second, Job: "ours"}
+	whole := dist.JoinOptions{Size: 2, Address: freeAddress(t), Arrival: 10 * time.Second, Job: "ours"}
 	first = join(whole)
-	for what, change := range map[string]func(*dist.TCPOptions){
-		`of job "other", here is "ours"`: func(o *dist.TCPOptions) { o.Job = "other" },
-		"of 3 ranks, here are 2":         func(o *dist.TCPOptions) { o.Size = 3 },
+	for what, change := range map[string]func(*dist.JoinOptions){
+		`of job "other", here is "ours"`: func(o *dist.JoinOptions) { o.Job = "other" },
+		"of 3 ranks, here are 2":         func(o *dist.JoinOptions) { o.Size = 3 },
 	} {
 		o := whole
 		o.Rank = 1
@@ -102,33 +109,41 @@ func TestTCPStart(t *testing.T) {
 	if err := <-first; err != nil {
 		t.Errorf("rank 0: %v", err)
 	}
-	if _, err := dist.Join(context.Background(), dist.TCPOptions{Rank: 2, Size: 2}); err == nil {
+	if _, err := dist.Join(context.Background(), dist.JoinOptions{Rank: 2, Size: 2}); err == nil {
 		t.Error("rank 2 of 2 joined")
 	}
 }
 
-// TestTCPDeath lets each rank of three, in turn, end all its connections as a
+// TestDeath lets each rank of three, in turn, end all its connections as a
 // killed process does, or fall silent as on a machine that hangs, while the
 // others wait for it in a collective: both name it.
-func TestTCPDeath(t *testing.T) {
-	for what, end := range map[string]func(dist.Group){"it died": dist.Kill, "it has said nothing for 400ms": dist.Hush} {
-		for dead := range 3 {
-			groups := joinAll(t, 3, dist.TCPOptions{Arrival: 20 * time.Second, Silence: 400 * time.Millisecond})
-			var ended sync.WaitGroup
-			for _, g := range groups {
-				if g.Rank() == dead {
-					end(g)
-					continue
-				}
-				ended.Go(func() {
-					if err, want := g.Barrier(), fmt.Sprintf("rank %d: %s", dead, what); err == nil || !strings.Contains(err.Error(), want) {
-						t.Errorf("rank %d has the error %v, want %q", g.Rank(), err, want)
+func TestDeath(t *testing.T) {
+	for name, join := range map[string]func(o dist.JoinOptions) []dist.Group{
+		"TCP": func(o dist.JoinOptions) []dist.Group { return joinAll(t, 3, o) },
+		"MPI": func(o dist.JoinOptions) []dist.Group { return joinMPI(t, dist.FakeMPI(3), 1, o) },
+	} {
+		for what, end := range map[string]func(dist.Group){"it died": dist.Kill, "it has said nothing for 1s": dist.Hush} {
+			for dead := range 3 {
+				t.Run(fmt.Sprint(name, " ", what, " ", dead), func(t *testing.T) {
+					t.Parallel()
+					groups := join(dist.JoinOptions{Arrival: 20 * time.Second, Silence: time.Second})
+					end(groups[dead])
+					var ended sync.WaitGroup
+					for rank, g := range groups {
+						if rank == dead {
+							continue
+						}
+						ended.Go(func() {
+							if err, want := g.Barrier(), fmt.Sprintf("rank %d: %s", dead, what); err == nil || !strings.Contains(err.Error(), want) {
+								t.Errorf("rank %d has the error %v, want %q", rank, err, want)
+							}
+						})
+					}
+					ended.Wait()
+					for _, g := range groups {
+						g.Close()
 					}
 				})
-			}
-			ended.Wait()
-			for _, g := range groups {
-				g.Close()
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/cuda"
+	"github.com/headroom-go/headroom/internal/library"
 	"github.com/headroom-go/headroom/internal/size"
 )
 
@@ -55,7 +56,7 @@ func examineCUDA() []finding {
 
 // advise adds what to do where the driver's library is missing.
 func advise(err error) string {
-	if errors.Is(err, cuda.ErrUnavailable) {
+	if errors.Is(err, library.ErrUnavailable) {
 		return ". Install the NVIDIA driver (on Debian: apt-get install nvidia-driver); in a container, start it with --gpus all"
 	}
 	return ""

@@ -63,7 +63,7 @@ func examine() ([]finding, error) {
 	for _, f := range kernel.Features() {
 		found = append(found, finding{"processor", f.Name, f.Found, f.Use})
 	}
-	found = append(found, examineCUDA()...)
+	found = append(append(found, examineCUDA()...), examineMPI()...)
 	if path, err := defaultText(); err != nil {
 		found = append(found, finding{"data", "default text", false, err.Error()})
 	} else {

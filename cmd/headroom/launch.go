@@ -9,7 +9,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,8 +20,9 @@ import (
 
 // launchFlags are the flags of launch.
 type launchFlags struct {
-	n       int
-	address string
+	n        int
+	address  string
+	restarts int
 }
 
 func launchCommand() *cobra.Command {
@@ -31,11 +34,14 @@ func launchCommand() *cobra.Command {
 ranks of one job: each finds its rank and where the others are in its environment
 (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as
 torchrun sets them). What they print comes with their rank before it. The first
-one that fails ends all others, and signals are passed on.
+one that fails ends all others, and signals are passed on. With --restarts the
+same command is then started again: with train --resume=auto it goes on from its
+last checkpoint.
 
 On several machines torchrun, mpirun or srun start the same command.`,
 		Example: `  headroom launch -n 2 -- train --device host:128MiB --out runs/two
-  headroom launch -n 2 -- train --device host:128MiB --resume --out runs/two`,
+  headroom launch -n 2 -- train --device host:128MiB --resume --out runs/two
+  headroom launch -n 2 --restarts 3 -- train --device host:128MiB --save-every 100 --resume=auto --out runs/two`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || cmd.ArgsLenAtDash() != 0 {
 				return usagef("say what to run behind --, as in headroom launch -n 2 -- train")
@@ -43,17 +49,21 @@ On several machines torchrun, mpirun or srun start the same command.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.n < 1 {
-				return usagef("-n %d: there must be one process or more", f.n)
+			if f.n < 1 || f.restarts < 0 {
+				return usagef("-n %d --restarts %d: there must be one process or more, and as many restarts or none", f.n, f.restarts)
+			}
+			if f.restarts > 0 && !slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "--resume") }) {
+				return usagef("--restarts %d: what is started again must go on where it was: add --resume=auto (and --save-every) to the command", f.restarts)
 			}
 			program, err := os.Executable()
 			if err != nil {
 				return err
 			}
-			return f.launch(cmd.Context(), program, args, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return f.launchAgain(cmd.Context(), program, args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().IntVarP(&f.n, "processes", "n", 2, "number of processes")
+	cmd.Flags().IntVar(&f.restarts, "restarts", 0, "`TIMES` to start the job again after a failure")
 	cmd.Flags().StringVar(&f.address, "address", "", "`HOST:PORT` where rank 0 meets the others (default: a free port of this machine)")
 	return cmd
 }
@@ -61,6 +71,18 @@ On several machines torchrun, mpirun or srun start the same command.`,
 // endPatience is how long processes that were told to end may take: they finish
 // their step and save.
 const endPatience = time.Minute
+
+// launchAgain is launch, again and again while it fails, as often as it may. What
+// was interrupted is not started again.
+func (f *launchFlags) launchAgain(ctx context.Context, program string, args []string, stdout, stderr io.Writer) error {
+	for left := f.restarts; ; left-- {
+		err := f.launch(ctx, program, args, stdout, stderr)
+		if err == nil || left == 0 || ctx.Err() != nil {
+			return err
+		}
+		fmt.Fprintf(stderr, "launch  %v; it is started again, as it may be %d times more\n", err, left)
+	}
+}
 
 // launch runs program with args as all ranks of a job, and waits for them. Its
 // error names the first rank that failed.

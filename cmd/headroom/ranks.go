@@ -58,7 +58,9 @@ type ranksFlags struct {
 	devices string
 	mesh    meshFlags
 	shard   shardFlag
+	engine  engineFlag
 	env     func(string) string
+	mpi     *dist.MPI // once started
 }
 
 // meshFlags are how the ranks are laid out.
@@ -118,7 +120,7 @@ func (f *ranksFlags) seats(ctx context.Context, alone string) ([]seat, error) {
 		if len(devices) == 0 {
 			devices = []string{alone}
 		}
-		g, err := dist.Join(ctx, dist.TCPOptions{Options: dist.Options{Patience: patience}, Rank: w.rank, Size: w.size, Address: w.address, Job: w.job})
+		g, err := f.join(ctx, w)
 		return []seat{{devices[w.local%len(devices)], g, f.mesh.Mesh, f.shard.Shard, w.here}}, err
 	}
 	if len(devices) < 2 {
@@ -161,12 +163,13 @@ func splitDevices(list string) []string {
 type world struct {
 	rank, size  int
 	local, here int    // rank on this machine, and how many there are; 0 where it is not known
-	address     string // where rank 0 listens
+	address     string // where rank 0 listens; empty where it is not known
 	job         string
+	mpirun      string // the MPI whose mpirun started it
 }
 
-// worldOf reads what torchrun (and Kubeflow Trainer), Open MPI, MPICH or Slurm
-// tell a process of its place. A size of 0 or 1 is a process alone.
+// worldOf reads what torchrun, Kubeflow Trainer, Open MPI, MPICH or Slurm tell a
+// process of its place. A size of 0 or 1 is a process alone.
 func worldOf(env func(string) string) (w world, err error) {
 	w.job = env("TORCHELASTIC_RUN_ID")
 	host, port := env("MASTER_ADDR"), env("MASTER_PORT")
@@ -181,12 +184,15 @@ func worldOf(env func(string) string) (w world, err error) {
 	case env("WORLD_SIZE") != "" && env("RANK") != "":
 		w.rank, w.size, w.local = number("RANK"), number("WORLD_SIZE"), number("LOCAL_RANK")
 		w.here = number("LOCAL_WORLD_SIZE")
+	case env("PET_NNODES") != "" && env("PET_NODE_RANK") != "": // what Trainer tells torchrun, for one process a node
+		w.rank, w.size, w.here = number("PET_NODE_RANK"), number("PET_NNODES"), 1
+		host, port = env("PET_MASTER_ADDR"), env("PET_MASTER_PORT")
 	case env("OMPI_COMM_WORLD_SIZE") != "":
 		w.rank, w.size, w.local = number("OMPI_COMM_WORLD_RANK"), number("OMPI_COMM_WORLD_SIZE"), number("OMPI_COMM_WORLD_LOCAL_RANK")
-		w.here = number("OMPI_COMM_WORLD_LOCAL_SIZE")
+		w.here, w.mpirun = number("OMPI_COMM_WORLD_LOCAL_SIZE"), "Open MPI"
 	case env("PMI_SIZE") != "":
 		w.rank, w.size, w.local = number("PMI_RANK"), number("PMI_SIZE"), number("MPI_LOCALRANKID")
-		w.here = number("MPI_LOCALNRANKS")
+		w.here, w.mpirun = number("MPI_LOCALNRANKS"), "MPICH"
 	case env("SLURM_STEP_ID") != "" && env("SLURM_PROCID") != "": // srun's, not the batch script itself
 		w.rank, w.size, w.local = number("SLURM_PROCID"), number("SLURM_NTASKS"), number("SLURM_LOCALID")
 		w.job = env("SLURM_JOB_ID")
@@ -204,13 +210,12 @@ func worldOf(env func(string) string) (w world, err error) {
 	if host == "" && w.here == w.size {
 		host = "127.0.0.1"
 	}
-	if host == "" {
-		return w, fmt.Errorf("rank %d of %d does not know where the others are: set MASTER_ADDR (and MASTER_PORT) to the machine of rank 0", w.rank, w.size)
-	}
 	if port == "" {
 		port = "29500"
 	}
-	w.address = net.JoinHostPort(host, port)
+	if host != "" {
+		w.address = net.JoinHostPort(host, port)
+	}
 	return w, nil
 }
 

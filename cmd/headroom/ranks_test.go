@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -263,18 +264,69 @@ func TestLaunchEnds(t *testing.T) {
 	}
 }
 
+// TestLaunchRestarts kills a process in mid-run, once or each time that it is
+// started: the job is started again from its checkpoint, with the losses of an
+// undisturbed one, as often as it may be.
+func TestLaunchRestarts(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("it would take minutes, and nothing in it is new to invariants")
+	}
+	data, dir := text(t), t.TempDir()
+	program, undisturbed, out := ourselves(t), filepath.Join(dir, "undisturbed"), filepath.Join(dir, "run")
+	command := func(out string, more ...string) []string {
+		return append([]string{"train", "--model", "gpt2-nano", "--batch", "4", "--seq", "32", "--steps", "20", "--save-every", "2", "--device", "host:32MiB", "--data", data, "--out", out}, more...)
+	}
+	if status, _, stderr := headroom(command(undisturbed)...); status != 0 {
+		t.Fatalf("status %d: %s", status, stderr)
+	}
+	// Rank 1 is killed once there is a checkpoint, as often as there are lives.
+	script := filepath.Join(dir, "mortal")
+	if err := os.WriteFile(script, []byte(fmt.Sprintf(`#!/bin/sh
+cd %s
+if [ "$RANK" = 1 ] && rm life 2>/dev/null; then
+	%s "$@" & pid=$!
+	while [ ! -e run/%s ]; do sleep 0.01; done
+	kill -KILL $pid
+	wait $pid
+	exit 9
+fi
+exec %[2]s "$@"
+`, dir, program, train.CheckpointFile)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for restarts, want := range []string{"rank 1 was the first to fail: exit status 9", ""} {
+		if err := os.WriteFile(filepath.Join(dir, "life"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var words bytes.Buffer
+		l := launchFlags{n: 2, restarts: restarts}
+		err := l.launchAgain(t.Context(), script, command(out, "--resume=auto"), &words, &words)
+		if fmt.Sprint(err) != cmp.Or(want, "<nil>") || strings.Count(words.String(), "it is started again") != restarts {
+			t.Errorf("%d restarts: error %v, want %q\n%s", restarts, err, want, &words)
+		}
+	}
+	sameLosses(t, "started again", runLosses(t, out), runLosses(t, undisturbed), 1)
+	for _, bad := range [][]string{{"launch", "--restarts", "1", "--", "train"}, {"launch", "--restarts", "-1", "--", "train"}, {"train", "--resume=never"}, {"train", "--resume=auto"}} {
+		if status, _, _ := headroom(bad...); status != 2 {
+			t.Errorf("%q: status %d, want 2", bad, status)
+		}
+	}
+}
+
 func TestWorldOf(t *testing.T) {
 	for _, c := range []struct {
 		env  string
 		want world
 	}{
 		{"", world{}},
-		{"RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=5 TORCHELASTIC_RUN_ID=x", world{3, 4, 1, 2, "a:5", "x"}},
+		{"RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=5 TORCHELASTIC_RUN_ID=x", world{3, 4, 1, 2, "a:5", "x", ""}},
 		{"WORLD_SIZE=4 MASTER_ADDR=a", world{}},
-		{"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2", world{1, 2, 1, 2, "127.0.0.1:29500", ""}},
-		{"PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 MASTER_ADDR=b", world{1, 2, 0, 1, "b:29500", ""}},
-		{"SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_STEP_ID=0 SLURM_JOB_ID=40017 SLURM_STEP_NODELIST=gpu[07-09,12]-x,other", world{5, 8, 1, 0, "gpu07-x:20017", "40017"}},
+		{"PET_NNODES=4 PET_NODE_RANK=2 PET_NPROC_PER_NODE=1 PET_MASTER_ADDR=a PET_MASTER_PORT=5", world{2, 4, 0, 1, "a:5", "", ""}},
+		{"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2", world{1, 2, 1, 2, "127.0.0.1:29500", "", "Open MPI"}},
+		{"PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 MASTER_ADDR=b", world{1, 2, 0, 1, "b:29500", "", "MPICH"}},
+		{"SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_STEP_ID=0 SLURM_JOB_ID=40017 SLURM_STEP_NODELIST=gpu[07-09,12]-x,other", world{5, 8, 1, 0, "gpu07-x:20017", "40017", ""}},
 		{"SLURM_PROCID=0 SLURM_NTASKS=8", world{}}, // the batch script
+		{"RANK=1 WORLD_SIZE=2", world{1, 2, 0, 0, "", "", ""}},
 	} {
 		env := map[string]string{}
 		for _, pair := range strings.Fields(c.env) {
@@ -285,10 +337,9 @@ func TestWorldOf(t *testing.T) {
 			t.Errorf("%s: %+v, error %v; want %+v", c.env, got, err, c.want)
 		}
 	}
-	for _, env := range []map[string]string{{"RANK": "1", "WORLD_SIZE": "2"}, {"RANK": "one", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}} {
-		if w, err := worldOf(func(name string) string { return env[name] }); err == nil {
-			t.Errorf("%v gives %+v", env, w)
-		}
+	env := map[string]string{"RANK": "one", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}
+	if w, err := worldOf(func(name string) string { return env[name] }); err == nil {
+		t.Errorf("%v gives %+v", env, w)
 	}
 	for list, want := range map[string][]string{
 		"": nil, "host:1GiB,shared,cuda:0,8GiB,host,cuda:1": {"host:1GiB,shared", "cuda:0,8GiB", "host", "cuda:1"},

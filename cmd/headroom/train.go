@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,14 +34,14 @@ type trainFlags struct {
 	seed      uint64
 	saveEvery int
 	testEvery int
-	resume    bool
+	resume    resumeFlag
 	profile   bool
 	plan      string
 	live      liveFlag
 }
 
 func trainCommand() *cobra.Command {
-	f := &trainFlags{ranksFlags: ranksFlags{shard: shardFlag{train.ShardState}, env: os.Getenv}}
+	f := &trainFlags{ranksFlags: ranksFlags{shard: shardFlag{train.ShardState}, engine: "auto", env: os.Getenv}}
 	cmd := &cobra.Command{
 		Use:   "train",
 		Short: "Train a model inside a memory budget",
@@ -100,8 +101,10 @@ at the end, model.safetensors with config.json.`,
 	fl.StringVar(&f.devices, "devices", "", "`DEVICES` to spread the run over, with commas between: a rank on each computes its part of the batch")
 	f.mesh.add(fl)
 	fl.Var(&f.shard, "shard", "what each of several ranks keeps only a part of: nothing, state (the optimizer's) or gradients (and state)")
+	fl.Var(&f.engine, "engine", "how several processes talk: mpi, tcp, or auto (MPI where mpirun started them and its library is there, else TCP)")
 	fl.StringVar(&f.plan, "plan", "", "`FILE` with the plan to follow, as headroom plan --out writes it (default: one is searched)")
-	fl.BoolVar(&f.resume, "resume", false, "go on from the checkpoint in --out, with its settings")
+	fl.Var(&f.resume, "resume", "go on from the checkpoint in --out, with its settings; =auto: begin anew if there is none yet")
+	fl.Lookup("resume").NoOptDefVal = string(resumeAlways)
 	f.live.add(fl)
 	fl.BoolVar(&f.profile, "profile", false, "write what the third step took: profile.txt, profile.json and memory.svg")
 	return cmd
@@ -131,7 +134,7 @@ func (f *trainFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 		defer f.live.close()
 	}
 	summaries, err := f.onSeats(ctx, seats, c, checkpoint, stderr)
-	if err != nil {
+	if err = errors.Join(err, f.endMPI(err == nil)); err != nil {
 		return err
 	}
 	summary := summaries[0]
@@ -158,7 +161,11 @@ func (f *trainFlags) configure(stderr io.Writer) (train.Config, *train.Checkpoin
 	if f.saveEvery < 0 || f.testEvery < 0 {
 		return train.Config{}, nil, usagef("--save-every %d, --eval-every %d: give a number of steps, or 0 for the end alone", f.saveEvery, f.testEvery)
 	}
-	if f.resume {
+	resume, err := f.resumes()
+	if err != nil {
+		return train.Config{}, nil, err
+	}
+	if resume {
 		return f.configureResume(stderr)
 	}
 	c, err := f.overlay(train.Config{}, func(string) bool { return true })
@@ -177,6 +184,40 @@ func (f *trainFlags) configure(stderr io.Writer) (train.Config, *train.Checkpoin
 	return c, nil, nil
 }
 
+// resumeFlag is whether a run goes on from a checkpoint.
+type resumeFlag string
+
+const (
+	resumeAlways resumeFlag = "always"
+	resumeAuto   resumeFlag = "auto" // if there is one
+)
+
+func (r *resumeFlag) String() string { return string(*r) }
+func (r *resumeFlag) Type() string   { return "WHEN" }
+
+func (r *resumeFlag) Set(text string) error {
+	if *r = resumeFlag(text); *r != resumeAlways && *r != resumeAuto {
+		return fmt.Errorf("%q is none of always, auto", text)
+	}
+	return nil
+}
+
+// resumes says whether the run goes on from a checkpoint.
+func (f *trainFlags) resumes() (bool, error) {
+	switch {
+	case f.resume == "":
+		return false, nil
+	case f.out == "" || f.weights != "" && f.resume == resumeAlways:
+		return false, usagef("--resume needs --out DIR with the run to go on with, and takes no --weights")
+	case f.batch.auto:
+		return false, usagef("--resume goes on with the run's batch: leave --batch auto out")
+	case f.resume == resumeAlways:
+		return true, nil
+	}
+	_, err := os.Stat(filepath.Join(f.out, train.CheckpointFile))
+	return !errors.Is(err, fs.ErrNotExist), nil
+}
+
 // checkRanks says what several ranks can't do, if anything.
 func (f *trainFlags) checkRanks() error {
 	if f.devices != "" && f.changed("device") {
@@ -191,12 +232,6 @@ func (f *trainFlags) checkRanks() error {
 // configureResume opens the checkpoint in --out. Flags that were given must
 // agree with it.
 func (f *trainFlags) configureResume(stderr io.Writer) (train.Config, *train.Checkpoint, error) {
-	if f.out == "" || f.weights != "" {
-		return train.Config{}, nil, usagef("--resume needs --out DIR with the run to go on with, and takes no --weights")
-	}
-	if f.batch.auto {
-		return train.Config{}, nil, usagef("--resume goes on with the run's batch: leave --batch auto out")
-	}
 	cp, err := train.OpenCheckpoint(f.out)
 	if err != nil {
 		return train.Config{}, nil, usageError{err}
@@ -336,7 +371,7 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	}
 	fmt.Fprintf(stderr, "model   %s, %d parameters\n", c.Model, t.Parameters())
 	if n := f.seat.ranks(); n > 1 {
-		fmt.Fprintf(stderr, "ranks   %d, each with %d samples of a batch; sharded: %v\n", n, share.Batch, &f.shard)
+		fmt.Fprintf(stderr, "ranks   %d, each with %d samples of a batch; sharded: %v%s\n", n, share.Batch, &f.shard, f.over())
 	}
 	writePlan(newPage(stderr), p)
 	if f.weights != "" {

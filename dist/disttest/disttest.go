@@ -14,16 +14,22 @@ import (
 	"github.com/headroom-go/headroom/dist"
 )
 
-// Engine makes a job of so many ranks, each for a goroutine of its own.
+// Engine makes a job of so many ranks, each for a goroutine of its own. Where
+// ranks are processes it gives the group of this one alone, or none if it is not
+// one of the ranks, and skips the test if there are too few.
 type Engine func(t *testing.T, size int, o dist.Options) []dist.Group
 
-// Run runs all tests on an engine.
+// Run runs all tests on an engine, in the same order each time: where ranks are
+// processes, all run the suite.
 func Run(t *testing.T, e Engine) {
-	for name, test := range map[string]func(*testing.T, Engine){
-		"collectives": testCollectives, "same bits": testSameBits, "halves": testHalves, "exchange": testExchange, "order": testOrder,
-		"mesh": testMesh, "misuse": testMisuse, "fail": testFail, "absent": testAbsent, "late": testLate, "many": testMany,
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, Engine)
+	}{
+		{"collectives", testCollectives}, {"same bits", testSameBits}, {"halves", testHalves}, {"exchange", testExchange}, {"order", testOrder},
+		{"mesh", testMesh}, {"misuse", testMisuse}, {"fail", testFail}, {"absent", testAbsent}, {"late", testLate}, {"many", testMany},
 	} {
-		t.Run(name, func(t *testing.T) { test(t, e) })
+		t.Run(c.name, func(t *testing.T) { c.test(t, e) })
 	}
 }
 
@@ -431,32 +437,35 @@ func testMesh(t *testing.T, e Engine) {
 // testMisuse lets ranks differ in what they call: all get an error that says
 // how, and none waits.
 func testMisuse(t *testing.T, e Engine) {
-	for name, f := range map[string]func(r *rank, a, b dist.Buf){
-		"lengths": func(r *rank, a, b dist.Buf) { r.AllReduce(r.stream, dist.Sum, a.Range(0, 100+r.Rank()/2)) },
-		"types": func(r *rank, a, b dist.Buf) {
+	for _, c := range []struct {
+		name string
+		f    func(r *rank, a, b dist.Buf)
+	}{
+		{"lengths", func(r *rank, a, b dist.Buf) { r.AllReduce(r.stream, dist.Sum, a.Range(0, 100+r.Rank()/2)) }},
+		{"types", func(r *rank, a, b dist.Buf) {
 			if r.Rank() == 1 {
 				a.Type = device.Int32
 			}
 			r.AllReduce(r.stream, dist.Sum, a)
-		},
-		"operations": func(r *rank, a, b dist.Buf) { r.AllReduce(r.stream, dist.Op(r.Rank()%2), a) },
-		"roots":      func(r *rank, a, b dist.Buf) { r.Broadcast(r.stream, r.Rank()/2, a) },
-		"buffers": func(r *rank, a, b dist.Buf) {
+		}},
+		{"operations", func(r *rank, a, b dist.Buf) { r.AllReduce(r.stream, dist.Op(r.Rank()%2), a) }},
+		{"roots", func(r *rank, a, b dist.Buf) { r.Broadcast(r.stream, r.Rank()/2, a) }},
+		{"buffers", func(r *rank, a, b dist.Buf) {
 			bufs := []dist.Buf{a, b}
 			r.AllReduce(r.stream, dist.Sum, bufs[r.Rank()/2:]...)
-		},
-		"kinds": func(r *rank, a, b dist.Buf) {
+		}},
+		{"kinds", func(r *rank, a, b dist.Buf) {
 			if r.Rank() == 2 {
 				r.AllGather(r.stream, []dist.Buf{a}, []dist.Buf{a.Part(3, 2)})
 				return
 			}
 			r.AllReduce(r.stream, dist.Sum, a)
-		},
+		}},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			spawn(t, e, 3, dist.Options{}, false, func(r *rank) {
 				a, b := r.buf(device.Float32, 1000), r.buf(device.Float32, 1000)
-				f(r, a, b)
+				c.f(r, a, b)
 				r.fails("collectives differ")
 				r.free(a, b)
 			})

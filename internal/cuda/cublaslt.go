@@ -3,6 +3,8 @@ package cuda
 import (
 	"runtime"
 	"unsafe"
+
+	"github.com/headroom-go/headroom/internal/library"
 )
 
 const (
@@ -44,14 +46,14 @@ var blasSymbols = []string{
 // BLAS multiplies matrices by cuBLASLt in one context. Its methods may be
 // called from several goroutines at once, those of one Product from one.
 type BLAS struct {
-	*Library
+	*library.Library
 	context *Context
 	handle  uintptr
 }
 
 // OpenBLAS loads cuBLASLt and starts it in a context. Close it.
 func OpenBLAS(c *Context, folders []string) (*BLAS, error) {
-	l, err := open([]string{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"}, folders, blasSymbols)
+	l, err := library.Open([]string{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"}, folders, blasSymbols)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +65,7 @@ func OpenBLAS(c *Context, folders []string) (*BLAS, error) {
 func (b *BLAS) Close() error { return b.do(ltDestroy, b.handle) }
 
 // Version is the library's version, such as 130200.
-func (b *BLAS) Version() int { return b.call(ltGetVersion) }
+func (b *BLAS) Version() int { return b.Call(ltGetVersion) }
 
 // do calls a function of the library in the context.
 //
@@ -76,25 +78,25 @@ func (b *BLAS) plainDo(symbol int, args ...uintptr) error {
 	if code := b.context.enter(); code != 0 {
 		return b.context.failure(cuCtxSetCurrent, code)
 	}
-	return b.check(symbol, b.plain(symbol, args...))
+	return b.check(symbol, b.Plain(symbol, args...))
 }
 
 func (b *BLAS) check(symbol, code int) error {
 	if code == 0 {
 		return nil
 	}
-	return &Error{Library: b.Name, Call: b.symbols[symbol], Code: code, Text: blasTexts[code]}
+	return &Error{Library: b.Name, Call: b.Symbol(symbol), Code: code, Text: blasTexts[code]}
 }
 
 var blasTexts = map[int]string{
-	NotFound: "the library does not have it: install cuBLAS of CUDA 11 or newer",
-	1:        "not initialised: the driver is missing or too old for this library",
-	3:        "the library could not allocate what it needs on the host or the device",
-	7:        "a value that it does not take",
-	8:        "this GPU lacks what it needs",
-	13:       "the product failed to run",
-	14:       "internal error",
-	15:       "no algorithm for this product",
+	library.NotFound: "the library does not have it: install cuBLAS of CUDA 11 or newer",
+	1:                "not initialised: the driver is missing or too old for this library",
+	3:                "the library could not allocate what it needs on the host or the device",
+	7:                "a value that it does not take",
+	8:                "this GPU lacks what it needs",
+	13:               "the product failed to run",
+	14:               "internal error",
+	15:               "no algorithm for this product",
 }
 
 // Number kinds of matrices: cudaDataType.

@@ -2,12 +2,12 @@ package cuda
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/headroom-go/headroom/internal/library"
 )
 
 // recorder is a driver that keeps the last call and returns a code.
@@ -107,11 +107,11 @@ func TestErrors(t *testing.T) {
 
 // TestMissingSymbol: a library without a symbol fails that call alone.
 func TestMissingSymbol(t *testing.T) {
-	d := &Driver{newLibrary("libold.so", driverSymbols)}
+	d := &Driver{library.New("libold.so", driverSymbols)}
 	c := &Context{Driver: d}
-	err := d.check(cuMemCreate, d.call(cuMemCreate, 0, 0, 0, 0))
+	err := d.check(cuMemCreate, d.Call(cuMemCreate, 0, 0, 0, 0))
 	var e *Error
-	if !errors.As(err, &e) || e.Code != NotFound || d.Has("cuMemCreate") || len(d.Missing()) != len(driverSymbols) {
+	if !errors.As(err, &e) || e.Code != library.NotFound || d.Has("cuMemCreate") || len(d.Missing()) != len(driverSymbols) {
 		t.Errorf("a call without its symbol: %v", err)
 	}
 	if _, err := c.NewStream(); err == nil {
@@ -131,33 +131,13 @@ func TestSymbolTables(t *testing.T) {
 	}
 }
 
-// TestCandidates: the loader's choice comes first, then the folders in their
-// order, of a pattern's the newest first.
-func TestCandidates(t *testing.T) {
-	dir := t.TempDir()
-	for _, path := range []string{"cuda-12/lib/liba.so.12", "cuda-13/lib/liba.so.13", "cuda-13/lib/liba.so.12", "other/liba.so.12"} {
-		path = filepath.Join(dir, path)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var got []string
-	for _, c := range candidates([]string{"liba.so.13", "liba.so.12"}, []string{filepath.Join(dir, "cuda-*/lib"), filepath.Join(dir, "other"), "/nowhere"}) {
-		got = append(got, strings.TrimPrefix(c.path, dir+"/"))
-	}
-	want := []string{"liba.so.13", "liba.so.12", "cuda-13/lib/liba.so.13", "cuda-13/lib/liba.so.12", "cuda-12/lib/liba.so.12", "other/liba.so.12"}
-	if !slices.Equal(got, want) {
-		t.Errorf("tries %q, want %q", got, want)
-	}
-}
-
 // TestSystem opens what the machine has. Without a driver, or with a driver
 // and no GPU, the error says so.
 func TestSystem(t *testing.T) {
 	d, err := OpenDriver(Folders())
 	var e *Error
 	switch {
-	case errors.Is(err, ErrUnavailable):
+	case errors.Is(err, library.ErrUnavailable):
 		t.Skip("no driver: ", err)
 	case errors.As(err, &e) && e.Code == NoDevice:
 		t.Log("a driver without a GPU: ", err)

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"slices"
 	"unsafe"
+
+	"github.com/headroom-go/headroom/internal/library"
 )
 
 // cuDNN is used through its backend interface: programs describe a graph of
@@ -48,7 +50,7 @@ var dnnSymbols = []string{
 // may be called from several goroutines at once, but plans are made and run by
 // one at a time.
 type DNN struct {
-	*Library
+	*library.Library
 	context *Context
 	handle  uintptr
 }
@@ -60,15 +62,15 @@ type DNN struct {
 func OpenDNN(c *Context, folders []string) (*DNN, error) {
 	// Some engines are compiled when they are first used, by a library that
 	// cuDNN itself looks for in the loader's folders alone.
-	_, _ = open([]string{"libnvrtc.so.13", "libnvrtc.so.12"}, folders, nil)
+	_, _ = library.Open([]string{"libnvrtc.so.13", "libnvrtc.so.12"}, folders, nil)
 	const name = "libcudnn.so.9"
 	var found []string
-	for _, candidate := range candidates([]string{name}, folders)[1:] {
-		if !slices.Contains(systemFolders(), filepath.Dir(candidate.path)) {
-			found = append(found, candidate.path)
+	for _, candidate := range library.Candidates([]string{name}, folders)[1:] {
+		if !slices.Contains(systemFolders(), filepath.Dir(candidate.Path)) {
+			found = append(found, candidate.Path)
 		}
 	}
-	l, err := open(append(found, name), nil, dnnSymbols)
+	l, err := library.Open(append(found, name), nil, dnnSymbols)
 	if err != nil {
 		return nil, err
 	}
@@ -79,11 +81,11 @@ func OpenDNN(c *Context, folders []string) (*DNN, error) {
 }
 
 // FakeDNN is cuDNN whose calls go to f, for tests.
-func FakeDNN(c *Context, f Caller) (*DNN, error) {
-	return startDNN(c, fakeLibrary("fake", dnnSymbols, f))
+func FakeDNN(c *Context, f library.Caller) (*DNN, error) {
+	return startDNN(c, library.Fake("fake", dnnSymbols, f))
 }
 
-func startDNN(c *Context, l *Library) (*DNN, error) {
+func startDNN(c *Context, l *library.Library) (*DNN, error) {
 	d := &DNN{Library: l, context: c}
 	return d, d.do(dnnCreate, uintptr(unsafe.Pointer(&d.handle)))
 }
@@ -92,7 +94,7 @@ func startDNN(c *Context, l *Library) (*DNN, error) {
 func (d *DNN) Close() error { return d.do(dnnDestroy, d.handle) }
 
 // Version is the library's version, such as 91900 for 9.19.0.
-func (d *DNN) Version() int { return d.call(dnnGetVersion) }
+func (d *DNN) Version() int { return d.Call(dnnGetVersion) }
 
 // do calls a function of the library in the context.
 //
@@ -106,12 +108,12 @@ func (d *DNN) plainDo(symbol int, args ...uintptr) error {
 	if code := d.context.enter(); code != 0 {
 		return d.context.failure(cuCtxSetCurrent, code)
 	}
-	code := d.plain(symbol, args...)
+	code := d.Plain(symbol, args...)
 	if code == 0 {
 		return nil
 	}
-	e := &Error{Library: d.Name, Call: d.symbols[symbol], Code: code, Text: d.lastError()}
-	if code == NotFound {
+	e := &Error{Library: d.Name, Call: d.Symbol(symbol), Code: code, Text: d.lastError()}
+	if code == library.NotFound {
 		e.Text = "the library does not have it: install cuDNN 9"
 	}
 	return e
@@ -120,7 +122,7 @@ func (d *DNN) plainDo(symbol int, args ...uintptr) error {
 // lastError is what the library says of the thread's last failure.
 func (d *DNN) lastError() string {
 	var text [512]byte
-	d.call(dnnGetLastErrorString, uintptr(unsafe.Pointer(&text)), uintptr(len(text)))
+	d.Call(dnnGetLastErrorString, uintptr(unsafe.Pointer(&text)), uintptr(len(text)))
 	message, _, _ := bytes.Cut(text[:], []byte{0})
 	return string(message)
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime"
 	"unsafe"
+
+	"github.com/headroom-go/headroom/internal/library"
 )
 
 // Places of the driver's functions in driverSymbols.
@@ -104,13 +106,13 @@ var driverSymbols = []string{
 
 // Driver is the CUDA driver. Its methods may be called from several goroutines
 // at once.
-type Driver struct{ *Library }
+type Driver struct{ *library.Library }
 
 // OpenDriver loads and starts the driver. folders are patterns of where to
-// look for it after the loader did. It fails with ErrUnavailable where there is
+// look for it after the loader did. It fails with library.ErrUnavailable where there is
 // no driver, and with an *Error of code NoDevice where there is no GPU.
 func OpenDriver(folders []string) (*Driver, error) {
-	l, err := open([]string{"libcuda.so.1", "libcuda.so"}, folders, driverSymbols)
+	l, err := library.Open([]string{"libcuda.so.1", "libcuda.so"}, folders, driverSymbols)
 	if err != nil {
 		return nil, err
 	}
@@ -118,13 +120,13 @@ func OpenDriver(folders []string) (*Driver, error) {
 }
 
 // FakeDriver is a driver whose calls go to f, for tests.
-func FakeDriver(f Caller) (*Driver, error) {
-	return startDriver(fakeLibrary("fake", driverSymbols, f))
+func FakeDriver(f library.Caller) (*Driver, error) {
+	return startDriver(library.Fake("fake", driverSymbols, f))
 }
 
-func startDriver(l *Library) (*Driver, error) {
+func startDriver(l *library.Library) (*Driver, error) {
 	d := &Driver{l}
-	return d, d.check(cuInit, d.call(cuInit, 0))
+	return d, d.check(cuInit, d.Call(cuInit, 0))
 }
 
 // check turns the code of a call into an error, or nil for 0.
@@ -137,16 +139,16 @@ func (d *Driver) check(symbol, code int) error {
 
 // failure asks the driver what a code means.
 func (d *Driver) failure(symbol, code int) error {
-	e := &Error{Library: d.Name, Call: d.symbols[symbol], Code: code, Advice: advice[code]}
-	if code == NotFound {
+	e := &Error{Library: d.Name, Call: d.Symbol(symbol), Code: code, Advice: advice[code]}
+	if code == library.NotFound {
 		e.Text = "the library does not have it"
 		return e
 	}
 	var name, text *byte
-	if d.call(cuGetErrorName, uintptr(code), uintptr(unsafe.Pointer(&name))) == 0 {
+	if d.Call(cuGetErrorName, uintptr(code), uintptr(unsafe.Pointer(&name))) == 0 {
 		e.Name = goString(name)
 	}
-	if d.call(cuGetErrorString, uintptr(code), uintptr(unsafe.Pointer(&text))) == 0 {
+	if d.Call(cuGetErrorString, uintptr(code), uintptr(unsafe.Pointer(&text))) == 0 {
 		e.Text = goString(text)
 	}
 	return e
@@ -167,14 +169,14 @@ func goString(p *byte) string {
 // Version is the newest CUDA that the driver knows, such as 13000 for 13.0.
 func (d *Driver) Version() (int, error) {
 	var v int32
-	err := d.check(cuDriverGetVersion, d.call(cuDriverGetVersion, uintptr(unsafe.Pointer(&v))))
+	err := d.check(cuDriverGetVersion, d.Call(cuDriverGetVersion, uintptr(unsafe.Pointer(&v))))
 	return int(v), err
 }
 
 // Devices is the number of GPUs that the program can see.
 func (d *Driver) Devices() (int, error) {
 	var n int32
-	err := d.check(cuDeviceGetCount, d.call(cuDeviceGetCount, uintptr(unsafe.Pointer(&n))))
+	err := d.check(cuDeviceGetCount, d.Call(cuDeviceGetCount, uintptr(unsafe.Pointer(&n))))
 	return int(n), err
 }
 
@@ -184,7 +186,7 @@ type Device int32
 // Device gives GPU number i, from 0 on.
 func (d *Driver) Device(i int) (Device, error) {
 	var dev Device
-	err := d.check(cuDeviceGet, d.call(cuDeviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(i)))
+	err := d.check(cuDeviceGet, d.Call(cuDeviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(i)))
 	return dev, err
 }
 
@@ -200,7 +202,7 @@ func (d *Driver) DeviceBus(dev Device) (string, error) {
 
 func (d *Driver) text(symbol int, dev Device) (string, error) {
 	var buf [128]byte
-	err := d.check(symbol, d.call(symbol, uintptr(unsafe.Pointer(&buf)), uintptr(len(buf)), uintptr(dev)))
+	err := d.check(symbol, d.Call(symbol, uintptr(unsafe.Pointer(&buf)), uintptr(len(buf)), uintptr(dev)))
 	text, _, _ := bytes.Cut(buf[:], []byte{0})
 	return string(text), err
 }
@@ -220,7 +222,7 @@ const (
 // Attribute gives a property of a device.
 func (d *Driver) Attribute(dev Device, a Attribute) (int, error) {
 	var v int32
-	err := d.check(cuDeviceGetAttribute, d.call(cuDeviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev)))
+	err := d.check(cuDeviceGetAttribute, d.Call(cuDeviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev)))
 	return int(v), err
 }
 
@@ -236,20 +238,20 @@ type Context struct {
 // program share. Release it.
 func (d *Driver) Retain(dev Device) (*Context, error) {
 	c := &Context{Driver: d, Device: dev}
-	err := d.check(cuDevicePrimaryCtxRetain, d.call(cuDevicePrimaryCtxRetain, uintptr(unsafe.Pointer(&c.handle)), uintptr(dev)))
+	err := d.check(cuDevicePrimaryCtxRetain, d.Call(cuDevicePrimaryCtxRetain, uintptr(unsafe.Pointer(&c.handle)), uintptr(dev)))
 	return c, err
 }
 
 // Release ends this use of the context; the last one frees what is in it.
 func (c *Context) Release() error {
-	return c.check(cuDevicePrimaryCtxRelease, c.call(cuDevicePrimaryCtxRelease, uintptr(c.Device)))
+	return c.check(cuDevicePrimaryCtxRelease, c.Call(cuDevicePrimaryCtxRelease, uintptr(c.Device)))
 }
 
 // enter binds the goroutine to its thread and the thread to the context.
 // runtime.UnlockOSThread is the way out.
 func (c *Context) enter() int {
 	runtime.LockOSThread()
-	return c.plain(cuCtxSetCurrent, c.handle)
+	return c.Plain(cuCtxSetCurrent, c.handle)
 }
 
 // in calls a function of the driver in the context. Pointers are as for
@@ -271,7 +273,7 @@ func (c *Context) plainIn(symbol int, args ...uintptr) error {
 func (c *Context) code(symbol int, args ...uintptr) int {
 	code := c.enter()
 	if code == 0 {
-		code = c.plain(symbol, args...)
+		code = c.Plain(symbol, args...)
 	}
 	runtime.UnlockOSThread()
 	return code

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/headroom-go/headroom/internal/library"
 )
 
 // TestNCCLArguments compares what calls give to NCCL with its interface.
@@ -56,7 +58,7 @@ func TestNCCLArguments(t *testing.T) {
 			t.Errorf("%s: error %v", test.symbol, err)
 		}
 	}
-	if _, err := OpenNCCL([]string{t.TempDir()}); err != nil && !errors.Is(err, ErrUnavailable) {
+	if _, err := OpenNCCL([]string{t.TempDir()}); err != nil && !errors.Is(err, library.ErrUnavailable) {
 		t.Errorf("without a library: %v", err)
 	}
 }

@@ -3,6 +3,8 @@ package cuda
 import (
 	"bytes"
 	"unsafe"
+
+	"github.com/headroom-go/headroom/internal/library"
 )
 
 const (
@@ -41,11 +43,11 @@ var nvmlSymbols = []string{
 
 // NVML is the library behind nvidia-smi: it sees all programs. It needs no
 // context. Its methods may be called from several goroutines at once.
-type NVML struct{ *Library }
+type NVML struct{ *library.Library }
 
 // OpenNVML loads and starts NVML. Close it.
 func OpenNVML(folders []string) (*NVML, error) {
-	l, err := open([]string{"libnvidia-ml.so.1"}, folders, nvmlSymbols)
+	l, err := library.Open([]string{"libnvidia-ml.so.1"}, folders, nvmlSymbols)
 	if err != nil {
 		return nil, err
 	}
@@ -53,22 +55,24 @@ func OpenNVML(folders []string) (*NVML, error) {
 }
 
 // FakeNVML is an NVML whose calls go to f, for tests.
-func FakeNVML(f Caller) (*NVML, error) { return startNVML(fakeLibrary("fake", nvmlSymbols, f)) }
+func FakeNVML(f library.Caller) (*NVML, error) {
+	return startNVML(library.Fake("fake", nvmlSymbols, f))
+}
 
-func startNVML(l *Library) (*NVML, error) {
+func startNVML(l *library.Library) (*NVML, error) {
 	n := &NVML{l}
-	return n, n.check(nvmlInit, n.call(nvmlInit))
+	return n, n.check(nvmlInit, n.Call(nvmlInit))
 }
 
 // Close ends this use of NVML.
-func (n *NVML) Close() error { return n.check(nvmlShutdown, n.call(nvmlShutdown)) }
+func (n *NVML) Close() error { return n.check(nvmlShutdown, n.Call(nvmlShutdown)) }
 
 func (n *NVML) check(symbol, code int) error {
 	if code == 0 {
 		return nil
 	}
-	e := &Error{Library: n.Name, Call: n.symbols[symbol], Code: code, Text: "the library does not have it"}
-	if code != NotFound {
+	e := &Error{Library: n.Name, Call: n.Symbol(symbol), Code: code, Text: "the library does not have it"}
+	if code != library.NotFound {
 		e.Text = nvmlTexts[code]
 	}
 	return e
@@ -84,7 +88,7 @@ var nvmlTexts = map[int]string{
 // DriverVersion is the driver's version, such as "580.159.04".
 func (n *NVML) DriverVersion() (string, error) {
 	var buf [96]byte
-	err := n.check(nvmlSystemGetDriverVersion, n.call(nvmlSystemGetDriverVersion, uintptr(unsafe.Pointer(&buf)), uintptr(len(buf))))
+	err := n.check(nvmlSystemGetDriverVersion, n.Call(nvmlSystemGetDriverVersion, uintptr(unsafe.Pointer(&buf)), uintptr(len(buf))))
 	text, _, _ := bytes.Cut(buf[:], []byte{0})
 	return string(text), err
 }
@@ -92,7 +96,7 @@ func (n *NVML) DriverVersion() (string, error) {
 // device finds a GPU by its place on the bus.
 func (n *NVML) device(bus string) (handle uintptr, err error) {
 	text := append([]byte(bus), 0)
-	err = n.check(nvmlDeviceGetHandleByPciBusID, n.call(nvmlDeviceGetHandleByPciBusID,
+	err = n.check(nvmlDeviceGetHandleByPciBusID, n.Call(nvmlDeviceGetHandleByPciBusID,
 		uintptr(unsafe.Pointer(&text[0])), uintptr(unsafe.Pointer(&handle))))
 	return handle, err
 }
@@ -106,7 +110,7 @@ func (n *NVML) Memory(bus string) (m Memory, err error) {
 	if err != nil {
 		return m, err
 	}
-	err = n.check(nvmlDeviceGetMemoryInfo, n.call(nvmlDeviceGetMemoryInfo, h, uintptr(unsafe.Pointer(&m))))
+	err = n.check(nvmlDeviceGetMemoryInfo, n.Call(nvmlDeviceGetMemoryInfo, h, uintptr(unsafe.Pointer(&m))))
 	return m, err
 }
 
@@ -138,7 +142,7 @@ func (n *NVML) processes(symbol int, h uintptr) ([]Process, error) {
 	const tooSmall = 7
 	for count := uint32(64); ; count *= 2 {
 		infos, room := make([]processInfo, count), count
-		code := n.call(symbol, h, uintptr(unsafe.Pointer(&count)), uintptr(unsafe.Pointer(&infos[0])))
+		code := n.Call(symbol, h, uintptr(unsafe.Pointer(&count)), uintptr(unsafe.Pointer(&infos[0])))
 		if code == tooSmall {
 			count = max(count, room)
 			continue

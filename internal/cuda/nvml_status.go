@@ -22,7 +22,7 @@ type Status struct {
 // Statuses looks at all GPUs, in the order of nvidia-smi.
 func (n *NVML) Statuses() ([]Status, error) {
 	var count uint32
-	if err := n.check(nvmlDeviceGetCount, n.call(nvmlDeviceGetCount, uintptr(unsafe.Pointer(&count)))); err != nil {
+	if err := n.check(nvmlDeviceGetCount, n.Call(nvmlDeviceGetCount, uintptr(unsafe.Pointer(&count)))); err != nil {
 		return nil, err
 	}
 	all := make([]Status, count)
@@ -35,7 +35,7 @@ func (n *NVML) Statuses() ([]Status, error) {
 func (n *NVML) status(index int) Status {
 	s := Status{Busy: -1, Temperature: -1}
 	var h uintptr
-	if s.Err = n.check(nvmlDeviceGetHandleByIndex, n.call(nvmlDeviceGetHandleByIndex, uintptr(index), uintptr(unsafe.Pointer(&h)))); s.Err != nil {
+	if s.Err = n.check(nvmlDeviceGetHandleByIndex, n.Call(nvmlDeviceGetHandleByIndex, uintptr(index), uintptr(unsafe.Pointer(&h)))); s.Err != nil {
 		return s
 	}
 	s.Name, s.UUID = n.text(nvmlDeviceGetName, h), n.text(nvmlDeviceGetUUID, h)
@@ -43,11 +43,11 @@ func (n *NVML) status(index int) Status {
 		return s
 	}
 	var busy [2]uint32 // of the kernels, of the memory's controller
-	if n.call(nvmlDeviceGetUtilizationRates, h, uintptr(unsafe.Pointer(&busy))) == 0 {
+	if n.Call(nvmlDeviceGetUtilizationRates, h, uintptr(unsafe.Pointer(&busy))) == 0 {
 		s.Busy = int(busy[0])
 	}
 	var degrees uint32
-	if n.call(nvmlDeviceGetTemperature, h, 0, uintptr(unsafe.Pointer(&degrees))) == 0 {
+	if n.Call(nvmlDeviceGetTemperature, h, 0, uintptr(unsafe.Pointer(&degrees))) == 0 {
 		s.Temperature = int(degrees)
 	}
 	s.Processes, s.ProcessesErr = n.allProcesses(h)
@@ -57,7 +57,7 @@ func (n *NVML) status(index int) Status {
 // text is a text of a GPU, empty if there is none.
 func (n *NVML) text(symbol int, h uintptr) string {
 	var buf [96]byte
-	if n.call(symbol, h, uintptr(unsafe.Pointer(&buf)), uintptr(len(buf))) != 0 {
+	if n.Call(symbol, h, uintptr(unsafe.Pointer(&buf)), uintptr(len(buf))) != 0 {
 		return ""
 	}
 	text, _, _ := bytes.Cut(buf[:], []byte{0})
@@ -75,11 +75,11 @@ type memoryInfo struct {
 func (n *NVML) memory(h uintptr, s *Status) error {
 	var m memoryInfo
 	m.version = uint32(unsafe.Sizeof(m)) | 2<<24
-	if n.call(nvmlDeviceGetMemoryInfoV2, h, uintptr(unsafe.Pointer(&m))) == 0 {
+	if n.Call(nvmlDeviceGetMemoryInfoV2, h, uintptr(unsafe.Pointer(&m))) == 0 {
 		s.Memory, s.Reserved = Memory{Total: m.total, Free: m.free, Used: m.used}, m.reserved
 		return nil
 	}
-	return n.check(nvmlDeviceGetMemoryInfo, n.call(nvmlDeviceGetMemoryInfo, h, uintptr(unsafe.Pointer(&s.Memory))))
+	return n.check(nvmlDeviceGetMemoryInfo, n.Call(nvmlDeviceGetMemoryInfo, h, uintptr(unsafe.Pointer(&s.Memory))))
 }
 
 // allProcesses lists those that compute and those that draw. One that does both

@@ -1,43 +1,6 @@
 package cuda
 
-import (
-	"os"
-	"path/filepath"
-	"sort"
-)
-
-// candidate is a library to try.
-type candidate struct{ name, path string }
-
-// candidates lists what to try for a library with the names, the best first:
-// each name as the loader finds it, then in the folders, in their order.
-func candidates(names, folders []string) []candidate {
-	var list []candidate
-	for _, n := range names {
-		list = append(list, candidate{n, n})
-	}
-	for _, dir := range expand(folders) {
-		for _, n := range names {
-			path := filepath.Join(dir, n)
-			if _, err := os.Stat(path); err == nil {
-				list = append(list, candidate{n, path})
-			}
-		}
-	}
-	return list
-}
-
-// expand replaces the patterns among folders by the folders that exist, those
-// with the greatest names, which have the newest versions, first.
-func expand(folders []string) []string {
-	var dirs []string
-	for _, pattern := range folders {
-		found, _ := filepath.Glob(pattern)
-		sort.Sort(sort.Reverse(sort.StringSlice(found)))
-		dirs = append(dirs, found...)
-	}
-	return dirs
-}
+import "path/filepath"
 
 // Folders lists patterns of the folders where CUDA's libraries usually are
 // beside those of the loader, for the functions that open libraries: those of

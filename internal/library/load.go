@@ -1,10 +1,13 @@
 //go:build linux && (amd64 || arm64) && !nocuda
 
-package cuda
+package library
 
 import "github.com/ebitengine/purego"
 
-func dlopen(path string) (uintptr, error) {
+func dlopen(path string, global bool) (uintptr, error) {
+	if global {
+		return purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_GLOBAL)
+	}
 	return purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
 }
 

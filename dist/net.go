@@ -27,22 +27,44 @@ import (
 // that another one did. So who finds it broken waits a moment for word from
 // rank 0.
 //
+// All this goes over TCP, or over an MPI library in its place, which knows where
+// the ranks are; but nothing tells there that a process ended, so that a rank that
+// died is one that is silent.
+//
 // Nothing is encrypted, and whoever knows the address and the job's name is let
 // in: it is for networks that are trusted.
 
-// TCPOptions say who a process is in a job.
-type TCPOptions struct {
+// network connects processes.
+type network interface {
+	listen(ctx context.Context, address string) (net.Listener, error)
+	dial(ctx context.Context, address string) (net.Conn, error)
+}
+
+// tcp is the system's network.
+type tcp struct{}
+
+func (tcp) listen(ctx context.Context, address string) (net.Listener, error) {
+	return new(net.ListenConfig).Listen(ctx, "tcp", address)
+}
+
+func (tcp) dial(ctx context.Context, address string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", address)
+}
+
+// JoinOptions say who a process is in a job.
+type JoinOptions struct {
 	Options
 	Rank, Size int
-	Address    string        // where rank 0 listens, as host:port
+	MPI        *MPI          // carries the connections; nil: TCP does
+	Address    string        // where rank 0 listens, as host:port; of MPI as rank:port
 	Job        string        // tells jobs at one address apart; may be empty
 	Arrival    time.Duration // how long ranks wait for each other at the start; 0: 5 minutes
 	Silence    time.Duration // after which a rank that says nothing has died; 0: 15 seconds
 }
 
-// Join makes this process a rank of a job over TCP and gives the group of all
+// Join makes this process a rank of a job and gives the group of all
 // its ranks, on devices with memory of the host. It waits until all have come.
-func Join(ctx context.Context, o TCPOptions) (Group, error) {
+func Join(ctx context.Context, o JoinOptions) (Group, error) {
 	if o.Size < 1 || o.Rank < 0 || o.Rank >= o.Size {
 		return nil, fmt.Errorf("rank %d of %d: ranks are 0 to the number of ranks − 1", o.Rank, o.Size)
 	}
@@ -54,9 +76,12 @@ func Join(ctx context.Context, o TCPOptions) (Group, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Arrival, fmt.Errorf("not all %d ranks had come to %s within %v", o.Size, o.Address, o.Arrival))
 	defer cancel()
-	j := &tcpJob{o: o, fate: newFate(), arrived: map[arrival]chan *dataConn{}, gone: make([]chan struct{}, o.Size), allGone: make(chan struct{})}
+	j := &netJob{o: o, network: tcp{}, fate: newFate(), arrived: map[arrival]chan *dataConn{}, gone: make([]chan struct{}, o.Size), allGone: make(chan struct{})}
 	for r := range j.gone {
 		j.gone[r] = make(chan struct{})
+	}
+	if o.MPI != nil {
+		j.network = o.MPI
 	}
 	g, err := j.start(ctx)
 	if err != nil {
@@ -69,9 +94,10 @@ func Join(ctx context.Context, o TCPOptions) (Group, error) {
 	return g, nil
 }
 
-// tcpJob is a job as one of its processes sees it.
-type tcpJob struct {
-	o         TCPOptions
+// netJob is a job as one of its processes sees it.
+type netJob struct {
+	o         JoinOptions
+	network   network
 	fate      *fate
 	listener  net.Listener // for data
 	addresses []string     // of all ranks' listeners
@@ -90,7 +116,7 @@ type tcpJob struct {
 }
 
 // start meets the other ranks and connects to them.
-func (j *tcpJob) start(ctx context.Context) (Group, error) {
+func (j *netJob) start(ctx context.Context) (Group, error) {
 	meet := j.visit
 	if j.o.Rank == 0 {
 		meet = j.host
@@ -114,14 +140,14 @@ func (j *tcpJob) start(ctx context.Context) (Group, error) {
 }
 
 // host is how rank 0 meets the others.
-func (j *tcpJob) host(ctx context.Context) error {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", j.o.Address)
+func (j *netJob) host(ctx context.Context) error {
+	l, err := j.network.listen(ctx, j.o.Address)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
-	if err := j.listenBeside(l.Addr()); err != nil {
+	if err := j.listenBeside(ctx, l.Addr()); err != nil {
 		return err
 	}
 	j.addresses, j.controls = make([]string, j.o.Size), make([]*control, j.o.Size)
@@ -149,7 +175,7 @@ func (j *tcpJob) host(ctx context.Context) error {
 }
 
 // missing are the ranks that have not come.
-func (j *tcpJob) missing() (ranks []int) {
+func (j *netJob) missing() (ranks []int) {
 	for r, c := range j.controls {
 		if r > 0 && c == nil {
 			ranks = append(ranks, r)
@@ -159,7 +185,7 @@ func (j *tcpJob) missing() (ranks []int) {
 }
 
 // welcome takes in a rank that introduces itself.
-func (j *tcpJob) welcome(c *control) bool {
+func (j *netJob) welcome(c *control) bool {
 	n, err := c.read(j.o.Silence)
 	switch {
 	case err != nil || n.Kind != "hello":
@@ -183,15 +209,15 @@ func (j *tcpJob) welcome(c *control) bool {
 }
 
 // visit is how another rank meets rank 0.
-func (j *tcpJob) visit(ctx context.Context) error {
-	conn, err := dialUntil(ctx, j.o.Address)
+func (j *netJob) visit(ctx context.Context) error {
+	conn, err := j.dialUntil(ctx, j.o.Address)
 	if err != nil {
 		return err
 	}
 	c := newControl(conn)
 	j.controls = []*control{c}
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	if err := j.listenBeside(conn.LocalAddr()); err != nil {
+	if err := j.listenBeside(ctx, conn.LocalAddr()); err != nil {
 		return err
 	}
 	hello := note{Kind: "hello", Job: j.o.Job, Rank: j.o.Rank, Size: j.o.Size, Address: j.listener.Addr().String()}
@@ -210,18 +236,18 @@ func (j *tcpJob) visit(ctx context.Context) error {
 }
 
 // listenBeside listens for data at the host of an address of this process.
-func (j *tcpJob) listenBeside(a net.Addr) (err error) {
+func (j *netJob) listenBeside(ctx context.Context, a net.Addr) (err error) {
 	host, _, err := net.SplitHostPort(a.String())
 	if err == nil {
-		j.listener, err = net.Listen("tcp", net.JoinHostPort(host, "0"))
+		j.listener, err = j.network.listen(ctx, net.JoinHostPort(host, "0"))
 	}
 	return err
 }
 
 // dialUntil connects to a program that may not have started yet.
-func dialUntil(ctx context.Context, address string) (net.Conn, error) {
+func (j *netJob) dialUntil(ctx context.Context, address string) (net.Conn, error) {
 	for {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		conn, err := j.network.dial(ctx, address)
 		if err == nil {
 			return conn, nil
 		}
@@ -234,7 +260,7 @@ func dialUntil(ctx context.Context, address string) (net.Conn, error) {
 }
 
 // listen takes what the other end of a control connection says until it ends.
-func (j *tcpJob) listen(c *control) {
+func (j *netJob) listen(c *control) {
 	for {
 		n, err := c.read(j.o.Silence)
 		switch {
@@ -264,7 +290,7 @@ func lost(err error, silence time.Duration) error {
 
 // leave notes that a rank has left. Rank 0 tells the others, and when all have
 // left lets them go.
-func (j *tcpJob) leave(rank int) {
+func (j *netJob) leave(rank int) {
 	j.mu.Lock()
 	select {
 	case <-j.gone[rank]:
@@ -288,7 +314,7 @@ func (j *tcpJob) leave(rank int) {
 }
 
 // tell sends a note over all control connections.
-func (j *tcpJob) tell(n note) {
+func (j *netJob) tell(n note) {
 	for _, c := range j.controls {
 		if c != nil {
 			c.write(n, j.o.Silence) // what fails here, listen notices
@@ -297,7 +323,7 @@ func (j *tcpJob) tell(n note) {
 }
 
 // spread tells the others of a failure and ends what waits for data.
-func (j *tcpJob) spread() {
+func (j *netJob) spread() {
 	var failure *Error
 	errors.As(j.fate.error(), &failure)
 	j.tell(note{Kind: "fail", Rank: failure.Rank, Text: failure.Err.Error()})
@@ -309,15 +335,17 @@ func (j *tcpJob) spread() {
 }
 
 // close leaves the job.
-func (j *tcpJob) close() error {
+func (j *netJob) close() error {
 	j.mu.Lock()
 	for _, c := range j.data {
 		c.finish()
 	}
 	j.mu.Unlock()
-	if j.o.Rank == 0 {
+	switch {
+	case j.fate.error() != nil: // else it would be taken for one that left, by who hears that first
+	case j.o.Rank == 0:
 		j.leave(0)
-	} else {
+	default:
 		j.tell(note{Kind: "left", Rank: j.o.Rank})
 	}
 	select {
@@ -330,7 +358,7 @@ func (j *tcpJob) close() error {
 }
 
 // shut ends all connections.
-func (j *tcpJob) shut() {
+func (j *netJob) shut() {
 	j.leaving.Store(true)
 	j.mu.Lock()
 	j.closed = true
@@ -351,8 +379,8 @@ func (j *tcpJob) shut() {
 }
 
 // group connects the ranks of a group, as the one at place sees it.
-func (j *tcpJob) group(ctx context.Context, name string, ranks []int, place int) (Group, error) {
-	w := &tcpWire{job: j, ranks: ranks, conns: make([]*dataConn, len(ranks))}
+func (j *netJob) group(ctx context.Context, name string, ranks []int, place int) (Group, error) {
+	w := &netWire{job: j, ranks: ranks, conns: make([]*dataConn, len(ranks))}
 	for p, rank := range ranks {
 		if p == place {
 			continue

@@ -64,11 +64,11 @@ func (c *dataConn) write() {
 
 // connect makes this rank's connection with another in a group: the lower rank
 // opens it.
-func (j *tcpJob) connect(ctx context.Context, group string, rank int) (*dataConn, error) {
+func (j *netJob) connect(ctx context.Context, group string, rank int) (*dataConn, error) {
 	if rank < j.o.Rank {
 		return j.await(ctx, arrival{group, rank})
 	}
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", j.addresses[rank])
+	conn, err := j.network.dial(ctx, j.addresses[rank])
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (j *tcpJob) connect(ctx context.Context, group string, rank int) (*dataConn
 }
 
 // keep enters a connection among those that end with the job.
-func (j *tcpJob) keep(c *dataConn) *dataConn {
+func (j *netJob) keep(c *dataConn) *dataConn {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.data = append(j.data, c)
@@ -91,7 +91,7 @@ func (j *tcpJob) keep(c *dataConn) *dataConn {
 }
 
 // await waits for a connection that another rank opens.
-func (j *tcpJob) await(ctx context.Context, a arrival) (*dataConn, error) {
+func (j *netJob) await(ctx context.Context, a arrival) (*dataConn, error) {
 	select {
 	case c := <-j.arrivals(a):
 		return c, nil
@@ -102,7 +102,7 @@ func (j *tcpJob) await(ctx context.Context, a arrival) (*dataConn, error) {
 	}
 }
 
-func (j *tcpJob) arrivals(a arrival) chan *dataConn {
+func (j *netJob) arrivals(a arrival) chan *dataConn {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.arrived[a] == nil {
@@ -112,7 +112,7 @@ func (j *tcpJob) arrivals(a arrival) chan *dataConn {
 }
 
 // accept takes connections that other ranks open, until the listener closes.
-func (j *tcpJob) accept() {
+func (j *netJob) accept() {
 	for {
 		conn, err := j.listener.Accept()
 		if err != nil {
@@ -123,7 +123,7 @@ func (j *tcpJob) accept() {
 }
 
 // admit lets a connection in that says whose it is.
-func (j *tcpJob) admit(c *dataConn) {
+func (j *netJob) admit(c *dataConn) {
 	c.conn.SetReadDeadline(time.Now().Add(j.o.Silence))
 	line, err := c.in.ReadSlice('\n')
 	var n note
@@ -139,22 +139,22 @@ func (j *tcpJob) admit(c *dataConn) {
 	}
 }
 
-// tcpWire carries messages over one connection for each pair of ranks.
-type tcpWire struct {
-	job   *tcpJob
+// netWire carries messages over one connection for each pair of ranks.
+type netWire struct {
+	job   *netJob
 	ranks []int
 	conns []*dataConn // by place in the group; this rank's is nil
 	sent  []*parcel   // since settle
 	to    []int       // of each
 }
 
-func (w *tcpWire) post(to int, h header, data []Buf) {
+func (w *netWire) post(to int, h header, data []Buf) {
 	p := &parcel{h.encode(), data, make(chan error, 1)}
 	w.sent, w.to = append(w.sent, p), append(w.to, to)
 	w.conns[to].queue <- p
 }
 
-func (w *tcpWire) settle() (err error) {
+func (w *netWire) settle() (err error) {
 	for i, p := range w.sent {
 		if failed := <-p.gone; failed != nil && err == nil {
 			err = w.broken(w.to[i], "sending", failed)
@@ -167,7 +167,7 @@ func (w *tcpWire) settle() (err error) {
 
 // broken is the error of a connection that broke: what rank 0 has to say on it,
 // where it comes in time.
-func (w *tcpWire) broken(place int, what string, cause error) error {
+func (w *netWire) broken(place int, what string, cause error) error {
 	rank, moment := w.ranks[place], 2*time.Second
 	if errors.Is(cause, os.ErrDeadlineExceeded) && w.job.fate.error() == nil {
 		return &Error{rank, errLate(what, w.job.o.Patience)}
@@ -186,8 +186,8 @@ func (w *tcpWire) broken(place int, what string, cause error) error {
 	}
 }
 
-func (w *tcpWire) next(from int, what string) (header, source, error) {
-	s := &tcpSource{w: w, from: from, what: what, in: w.conns[from].in}
+func (w *netWire) next(from int, what string) (header, source, error) {
+	s := &netSource{w: w, from: from, what: what, in: w.conns[from].in}
 	var raw [headerBytes]byte
 	if err := s.bytes(raw[:]); err != nil {
 		return header{}, nil, err
@@ -199,9 +199,9 @@ func (w *tcpWire) next(from int, what string) (header, source, error) {
 	return h, s, err
 }
 
-// tcpSource reads a message as it comes.
-type tcpSource struct {
-	w    *tcpWire
+// netSource reads a message as it comes.
+type netSource struct {
+	w    *netWire
 	from int
 	what string
 	in   *bufio.Reader
@@ -209,7 +209,7 @@ type tcpSource struct {
 	half []uint16
 }
 
-func (s *tcpSource) bytes(dst []byte) error {
+func (s *netSource) bytes(dst []byte) error {
 	if p := s.w.job.o.Patience; p > 0 {
 		s.w.conns[s.from].conn.SetReadDeadline(time.Now().Add(p))
 	}
@@ -221,7 +221,7 @@ func (s *tcpSource) bytes(dst []byte) error {
 
 // floats and ints take numbers as they lie in memory: little-endian, on all
 // machines that there are.
-func (s *tcpSource) floats(t device.DType, dst []float32) error {
+func (s *netSource) floats(t device.DType, dst []float32) error {
 	if t == device.Float32 {
 		return s.bytes(device.BytesOf(dst))
 	}
@@ -239,6 +239,6 @@ func (s *tcpSource) floats(t device.DType, dst []float32) error {
 	return nil
 }
 
-func (s *tcpSource) ints(dst []int32) error { return s.bytes(device.BytesOf(dst)) }
+func (s *netSource) ints(dst []int32) error { return s.bytes(device.BytesOf(dst)) }
 
-func (s *tcpSource) done() {}
+func (s *netSource) done() {}

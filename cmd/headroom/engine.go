@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headroom-go/headroom/dist"
+	"github.com/headroom-go/headroom/internal/library"
+	"github.com/headroom-go/headroom/internal/mpi"
+)
+
+// engineFlag is what the processes of a job talk over.
+type engineFlag string
+
+var engines = []string{"auto", "mpi", "tcp"}
+
+func (e *engineFlag) String() string { return string(*e) }
+func (e *engineFlag) Type() string   { return "HOW" }
+
+func (e *engineFlag) Set(text string) error {
+	if !slices.Contains(engines, text) {
+		return fmt.Errorf("%q is none of %s", text, strings.Join(engines, ", "))
+	}
+	*e = engineFlag(text)
+	return nil
+}
+
+// join makes this process a rank of its job.
+func (f *ranksFlags) join(ctx context.Context, w world) (dist.Group, error) {
+	o := dist.JoinOptions{Options: dist.Options{Patience: patience}, Rank: w.rank, Size: w.size, Address: w.address, Job: w.job}
+	if f.engine == "mpi" || f.engine == "auto" && w.mpirun != "" {
+		m, err := startMPI(ctx, w)
+		switch {
+		case err == nil:
+			f.mpi, o.MPI, o.Address = m, m, "0:1"
+		case f.engine == "mpi" || !errors.Is(err, library.ErrUnavailable):
+			return nil, err
+		}
+	}
+	if o.Address == "" {
+		return nil, usagef("rank %d of %d does not know where the others are: set MASTER_ADDR (and MASTER_PORT) to the machine of rank 0", w.rank, w.size)
+	}
+	return dist.Join(ctx, o)
+}
+
+// mpis are the libraries that are looked for, by what starts their processes.
+var mpis = []struct {
+	name  string
+	files []string
+	get   string
+}{
+	{"Open MPI", mpi.OpenMPI, "apt-get install openmpi-bin"},
+	{"MPICH", mpi.MPICH, "apt-get install mpich"},
+}
+
+// startMPI starts the library of the mpirun that started this process, or, if it
+// was none, the first that there is.
+func startMPI(ctx context.Context, w world) (*dist.MPI, error) {
+	var files []string
+	for _, m := range mpis {
+		if w.mpirun == "" || w.mpirun == m.name {
+			files = append(files, m.files...)
+		}
+	}
+	const arrival = 5 * time.Minute
+	ctx, cancel := context.WithTimeoutCause(ctx, arrival, fmt.Errorf("%v are over", arrival))
+	defer cancel()
+	m, err := dist.StartMPI(ctx, files)
+	if err == nil && (m.Rank() != w.rank || m.Size() != w.size) {
+		err = fmt.Errorf("MPI has this process as rank %d of %d, its environment as rank %d of %d: the library that was found is not of the mpirun that started it; --engine tcp does without", m.Rank(), m.Size(), w.rank, w.size)
+	}
+	return m, err
+}
+
+// over says what the ranks talk over, if that is not to be expected.
+func (f *ranksFlags) over() string {
+	if f.mpi == nil {
+		return ""
+	}
+	return "; over MPI"
+}
+
+// endMPI ends MPI, if it was started, after a run that went well or failed.
+func (f *ranksFlags) endMPI(well bool) error {
+	if f.mpi == nil {
+		return nil
+	}
+	return f.mpi.Close(well)
+}
+
+// examineMPI says which MPI libraries there are.
+func examineMPI() (found []finding) {
+	for _, m := range mpis {
+		lib, err := mpi.Look(m.files)
+		if err != nil {
+			found = append(found, finding{"library", m.name, false, fmt.Sprintf("%v. Processes that its mpirun starts talk over TCP without it: %s", err, m.get)})
+			continue
+		}
+		found = append(found, finding{"library", m.name, true, fmt.Sprintf("%s, %s", strings.ReplaceAll(lib.Version(), "\t", " "), lib.Place())})
+	}
+	return found
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// mpirunCommand is a command of this program as two processes of an mpirun; where
+// there is none, the test is skipped.
+func mpirunCommand(t *testing.T, mpirun string, args ...string) *exec.Cmd {
+	t.Helper()
+	if _, err := exec.LookPath(mpirun); err != nil {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	args = append([]string{"-n", "2", ourselves(t)}, args...)
+	if mpirun == "mpirun.openmpi" {
+		args = append([]string{"--allow-run-as-root", "--oversubscribe", "--bind-to", "none"}, args...)
+	}
+	return exec.CommandContext(t.Context(), mpirun, args...)
+}
+
+// TestTrainUnderMPIRun: two processes of each MPI's mpirun have the losses of one
+// device, over MPI and over TCP.
+func TestTrainUnderMPIRun(t *testing.T) {
+	data, dir := text(t), t.TempDir()
+	command := func(out string, more ...string) []string {
+		return append([]string{"train", "--model", "gpt2-nano", "--batch", "4", "--seq", "16", "--steps", "3", "--device", "host:128MiB", "--data", data, "--out", filepath.Join(dir, out)}, more...)
+	}
+	if status, _, stderr := headroom(command("alone")...); status != 0 {
+		t.Fatalf("status %d: %s", status, stderr)
+	}
+	want := runLosses(t, filepath.Join(dir, "alone"))
+	for _, mpirun := range []string{"mpirun.openmpi", "mpirun.mpich"} {
+		for _, engine := range []string{"auto", "tcp"} {
+			t.Run(mpirun+" "+engine, func(t *testing.T) {
+				out := mpirun + engine
+				words, err := mpirunCommand(t, mpirun, command(out, "--engine", engine)...).CombinedOutput()
+				if err != nil || strings.Contains(string(words), "; over MPI") != (engine == "auto") {
+					t.Fatalf("%v\n%s", err, words)
+				}
+				sameLosses(t, out, runLosses(t, filepath.Join(dir, out)), want, 0)
+			})
+		}
+	}
+}
+
+// TestRankFailsUnderMPIRun: what one process says is what both end with, and
+// soon.
+func TestRankFailsUnderMPIRun(t *testing.T) {
+	out, err := mpirunCommand(t, "mpirun.openmpi", "train", "--devices", "host:64MiB,host:1MiB", "--model", "gpt2-nano", "--data", text(t), "--out", t.TempDir()).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "headroom: rank 1: ") || !strings.Contains(string(out), "does not fit 1MiB") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestNoMPI: without its library, processes of an mpirun meet over TCP, unless
+// they were told otherwise.
+func TestNoMPI(t *testing.T) {
+	before := mpis[0].files
+	mpis[0].files = []string{"libno-such-mpi.so"}
+	t.Cleanup(func() { mpis[0].files = before })
+	l := launchFlags{n: 2}
+	env, err := l.environment()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := strings.TrimPrefix(env[0], "MASTER_ADDR=") + ":" + strings.TrimPrefix(env[1], "MASTER_PORT=")
+	var joined sync.WaitGroup
+	for rank := range 2 {
+		joined.Go(func() {
+			f := ranksFlags{engine: "auto"}
+			g, err := f.join(context.Background(), world{rank: rank, size: 2, address: address, mpirun: "Open MPI"})
+			if err == nil {
+				err = g.Close()
+			}
+			if err != nil {
+				t.Errorf("rank %d: %v", rank, err)
+			}
+		})
+	}
+	joined.Wait()
+	for engine, want := range map[engineFlag]string{"mpi": "library not found", "auto": "set MASTER_ADDR", "tcp": "set MASTER_ADDR"} {
+		f := ranksFlags{engine: engine}
+		if _, err := f.join(context.Background(), world{size: 2, mpirun: "Open MPI"}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--engine %s without a library and an address: %v, want %q", engine, err, want)
+		}
+	}
+	if status, _, stderr := headroom("train", "--engine", "pigeons"); status != 2 || !strings.Contains(stderr, "none of auto, mpi, tcp") {
+		t.Errorf("status %d: %s", status, stderr)
+	}
+}

@@ -1,0 +1,149 @@
+package dist_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headroom-go/headroom/dist"
+	"github.com/headroom-go/headroom/dist/disttest"
+	"github.com/headroom-go/headroom/internal/invariant"
+	"github.com/headroom-go/headroom/internal/mpi"
+)
+
+// TestMPIRun runs the suite as processes that the mpirun of each MPI starts.
+func TestMPIRun(t *testing.T) {
+	for _, mpirun := range []string{"mpirun.openmpi", "mpirun.mpich"} {
+		t.Run(mpirun, func(t *testing.T) {
+			for _, n := range []int{2, 4} {
+				if !invariant.Enabled || n < 4 {
+					mpirunTest(t, mpirun, n, "TestMPIRank", n)
+				}
+			}
+		})
+	}
+}
+
+// TestMPIRunDeath lets one of three such processes be killed. MPICH's mpirun
+// would end the others at once.
+func TestMPIRunDeath(t *testing.T) { mpirunTest(t, "mpirun.openmpi", 3, "TestMPIRankDies", 2) }
+
+// mpirunTest runs a test as n processes, of which so many must pass.
+func mpirunTest(t *testing.T, mpirun string, n int, test string, pass int) {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := exec.LookPath(mpirun); err != nil {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	args := []string{"-n", strconv.Itoa(n), program, "-test.run=^" + test + "$", "-test.v"}
+	if mpirun == "mpirun.openmpi" { // on few processors, whoever runs it, and without an end to all where one is killed
+		args = append([]string{"--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--enable-recovery"}, args...)
+	}
+	out, err := exec.CommandContext(t.Context(), mpirun, args...).CombinedOutput()
+	if passed := strings.Count(string(out), "--- PASS: "+test+" "); passed != pass || err != nil && pass == n {
+		t.Errorf("%s -n %d: %v, %d passed\n%s", mpirun, n, err, passed, out)
+	}
+}
+
+// startedMPI starts MPI in a process that mpirun started; in others it skips.
+func startedMPI(t testing.TB) *dist.MPI {
+	t.Helper()
+	names := mpi.OpenMPI
+	switch {
+	case os.Getenv("OMPI_COMM_WORLD_SIZE") != "":
+	case os.Getenv("PMI_SIZE") != "":
+		names = mpi.MPICH
+	default:
+		t.Skip("mpirun did not start this process")
+	}
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("a minute is over"))
+	defer cancel()
+	m, err := dist.StartMPI(ctx, names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// joinAs joins a job of so many ranks as this process, if it is one of them.
+func joinAs(t testing.TB, m *dist.MPI, size, port int, o dist.Options) []dist.Group {
+	t.Helper()
+	if size > m.Size() {
+		t.Skipf("%d ranks are too few for %d", m.Size(), size)
+	}
+	if m.Rank() >= size {
+		return nil
+	}
+	g, err := dist.Join(t.Context(), dist.JoinOptions{Options: o, MPI: m, Rank: m.Rank(), Size: size, Address: "0:" + strconv.Itoa(port), Arrival: time.Minute})
+	if err == nil {
+		err = g.Barrier() // else one may fail, as the test has it, before another one has joined
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []dist.Group{g}
+}
+
+// TestMPIRank is what each process of TestMPIRun does.
+func TestMPIRank(t *testing.T) {
+	m, port := startedMPI(t), 0
+	disttest.Run(t, func(t *testing.T, size int, o dist.Options) []dist.Group {
+		port++
+		return joinAs(t, m, size, port, o)
+	})
+	if err := m.Close(true); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMPIRankDies is what each process of TestMPIRunDeath does: one kills itself,
+// which nothing tells to the others, and they name it.
+func TestMPIRankDies(t *testing.T) {
+	m := startedMPI(t)
+	g, err := dist.Join(t.Context(), dist.JoinOptions{MPI: m, Rank: m.Rank(), Size: m.Size(), Address: "0:1", Silence: 4 * time.Second})
+	if err == nil {
+		err = g.Barrier()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Rank() == 1 {
+		self, err := os.FindProcess(os.Getpid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Fatal(self.Kill())
+	}
+	if err := g.Barrier(); err == nil || !strings.Contains(err.Error(), "rank 1: it has said nothing for 4s") {
+		t.Errorf("the error is %v", err)
+	}
+	g.Close()
+	if err := m.Close(false); err != nil {
+		t.Error(err)
+	}
+}
+
+// BenchmarkMPIRank is BenchmarkAllReduce in processes that mpirun starts, all with
+// the same -test.benchtime, a number of rounds such as 20x.
+func BenchmarkMPIRank(b *testing.B) {
+	m, port := startedMPI(b), 0
+	b.Run("16MiB", func(b *testing.B) {
+		port++
+		benchmarkAllReduce(b, joinAs(b, m, m.Size(), port, dist.Options{}), 4<<20)
+	})
+	b.Run("64B", func(b *testing.B) {
+		port++
+		benchmarkAllReduce(b, joinAs(b, m, m.Size(), port, dist.Options{}), 16)
+	})
+	if err := m.Close(true); err != nil {
+		b.Error(err)
+	}
+}
