@@ -42,6 +42,11 @@ type dataFlags struct {
 // the data say: numbers of classes, sizes of images and vocabularies.
 func (f *dataFlags) openData(ctx context.Context, c *train.Config, stderr io.Writer) (d *dataset, err error) {
 	d = &dataset{}
+	for _, path := range f.data {
+		if _, err := os.Stat(path); err != nil {
+			return d, usagef("--data %s: %w", path, plainPathError(err))
+		}
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.close())
@@ -57,6 +62,17 @@ func (f *dataFlags) openData(ctx context.Context, c *train.Config, stderr io.Wri
 		return d, f.texts(ctx, d, c, stderr)
 	}
 	return d, f.text(ctx, d, c, stderr)
+}
+
+// plainPathError is what is wrong with a path, without the path.
+func plainPathError(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return errors.New("there is no such file or folder")
+	}
+	if of := (*fs.PathError)(nil); errors.As(err, &of) {
+		return of.Err
+	}
+	return err
 }
 
 func (d *dataset) close() error {
@@ -160,6 +176,9 @@ func (f *dataFlags) images(d *dataset, c *train.Config, stderr io.Writer) error 
 		return err
 	}
 	set, err := data.OpenImageSet(dir, "train")
+	if errors.Is(err, fs.ErrNotExist) {
+		return usagef("--data %s: %w", dir, err)
+	}
 	if err != nil {
 		return err
 	}
