@@ -34,6 +34,8 @@ type Trainer struct {
 	outside *outside // under StateAway, from UseStore on
 
 	ladder    ladder
+	seq       int            // tokens of a sequence in the next step
+	ladders   map[int]ladder // of other lengths
 	precision nn.Precision
 	losses    []float32   // of the step's micro-batches, filled by the device
 	norm      []float32   // of the gradients
@@ -76,7 +78,7 @@ func NewParallel(dev device.Device, c Config, s Strategy, p Parallel) (*Trainer,
 	if err != nil {
 		return nil, errors.Join(err, mem.Close())
 	}
-	t := &Trainer{Config: c, Strategy: s, mem: mem, rt: tensor.New(mem, stream), fields: c.Fields(),
+	t := &Trainer{Config: c, Strategy: s, mem: mem, rt: tensor.New(mem, stream), fields: c.Fields(), seq: c.Seq, ladders: map[int]ladder{},
 		losses: make([]float32, c.Batch), norm: make([]float32, 1), precision: nn.NewPrecision(c.Precision)}
 	if t.par, err = newParallel(dev, p); err != nil {
 		return nil, t.abandon(err)
@@ -153,6 +155,24 @@ func (t *Trainer) UseStore(s tensor.Store, host device.Device) error {
 	return nil
 }
 
+// At makes the next steps, and evaluations, such on sequences of so many tokens,
+// with strategy s. What s has outside the device must be what the trainer was made
+// with. Each length stands by itself on the ladder of what is tried where memory
+// runs out.
+func (t *Trainer) At(seq int, s Strategy) error {
+	c := t.Config
+	c.Seq = seq
+	if err := errors.Join(c.Validate(), c.Allows(s)); err != nil {
+		return err
+	}
+	if t.par != nil || s.StateAway != t.Strategy.StateAway || s.GradientsAway != t.Strategy.GradientsAway {
+		return fmt.Errorf("steps of %d tokens, %s: lengths can't change between ranks yet, nor what is outside the device", seq, c.Describe(s))
+	}
+	t.ladders[t.seq] = t.ladder
+	t.seq, t.fields, t.Strategy, t.ladder = seq, c.Fields(), s, t.ladders[seq]
+	return nil
+}
+
 // Steps is the number of steps done.
 func (t *Trainer) Steps() int { return t.opt.Steps }
 
@@ -181,7 +201,7 @@ func (t *Trainer) Step(batch ...any) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("step %d (%s): %w", r.Step, t.Config.Describe(t.Strategy), err)
 	}
-	if r.Loss, err = t.meanLoss(); err != nil {
+	if r.Loss, err = t.meanLoss(batch); err != nil {
 		return Result{}, err
 	}
 	r.GradNorm = float64(t.norm[0])
@@ -189,10 +209,11 @@ func (t *Trainer) Step(batch ...any) (Result, error) {
 	return r, nil
 }
 
-// meanLoss is that of the micro-batches, of all ranks.
-func (t *Trainer) meanLoss() (sum float64, err error) {
-	for _, l := range t.losses {
-		sum += float64(l) / float64(len(t.losses))
+// meanLoss is that of all targets of the batch, of ranks the mean.
+func (t *Trainer) meanLoss(batch []any) (sum float64, err error) {
+	for i, l := range t.losses {
+		counted, all := t.counted(batch, i)
+		sum += float64(l) * float64(counted) / float64(all)
 	}
 	if t.par == nil {
 		return sum, nil
@@ -309,10 +330,28 @@ func (t *Trainer) microBatch(batch []any, i int) *tensor.Tensor {
 	t.par.begin(i == len(t.losses)-1)
 	in := t.upload(batch, i, t.Config.Batch/len(t.losses))
 	loss := t.forward(in)
-	loss.Backward(t.precision.Seed() / float32(len(t.losses)))
+	counted, all := t.counted(batch, i)
+	loss.Backward(t.precision.Seed() * float32(counted) / float32(all))
 	release(in) // only now: recompute in backward needs some of them again
 	t.par.end()
 	return loss
+}
+
+// counted is how many targets of the i-th micro-batch count, and how many of the
+// whole batch, 1 at least: so much of the batch's loss is the micro-batch's, which is
+// a mean itself. Where all count, the parts are equal.
+func (t *Trainer) counted(batch []any, i int) (n, all int) {
+	targets := batch[len(batch)-1].([]int32)
+	m := len(targets) / len(t.losses)
+	for k, v := range targets {
+		if v != nn.IgnoreTarget {
+			all++
+			if k/m == i {
+				n++
+			}
+		}
+	}
+	return n, max(all, 1)
 }
 
 // Record computes the gradients of a batch as Step does, without an update,

@@ -20,7 +20,8 @@ type dataset struct {
 	corpus  *data.Corpus
 	words   words
 	samples train.Samples
-	test    train.Set // nil: none
+	classes *data.TextClasses // whose texts the samples are; nil: they are images
+	test    train.Set         // nil: none
 	closers []func() error
 }
 
@@ -230,7 +231,7 @@ func (f *dataFlags) texts(ctx context.Context, d *dataset, c *train.Config, stde
 		}
 		d.test, tests = train.Samples{test.Texts(), test.Labels()}, test.Labels().Len()
 	}
-	d.samples = train.Samples{set.Texts(), set.Labels()}
+	d.classes, d.samples = set, train.Samples{set.Texts(), set.Labels()}
 	c.Labels, c.Test = len(set.Names), d.test != nil
 	fmt.Fprintf(stderr, "data    %d texts in %d classes, %d to test on (%s)\n", set.Labels().Len(), c.Labels, tests, d.words.Name())
 	return nil
@@ -238,6 +239,9 @@ func (f *dataFlags) texts(ctx context.Context, d *dataset, c *train.Config, stde
 
 // feed gives the batches of a run of c.
 func (d *dataset) feed(ctx context.Context, c train.Config) (train.Feed, error) {
+	if c.Lengths > 0 {
+		return d.byLength(ctx, c)
+	}
 	if d.samples != nil {
 		l, err := train.NewLoaded(ctx, d.samples, c.Batch, c.Seed)
 		if err == nil {
@@ -253,4 +257,20 @@ func (d *dataset) feed(ctx context.Context, c train.Config) (train.Feed, error) 
 		return train.HiddenWords(data.NewMasked(b, d.words.mask)), nil
 	}
 	return train.Text(b), nil
+}
+
+// byLength gives batches of texts of similar length.
+func (d *dataset) byLength(ctx context.Context, c train.Config) (train.Feed, error) {
+	if d.classes == nil {
+		documents, err := d.corpus.Documents(c.Seq)
+		if err != nil {
+			return nil, err
+		}
+		return train.NewByLength(documents, nil, c, d.words.pad)
+	}
+	texts, err := d.classes.Sequences(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return train.NewByLength(texts, d.classes.Labels(), c, d.words.pad)
 }
