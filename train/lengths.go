@@ -241,12 +241,13 @@ func (r *Run) prepare() error {
 	if !ok || r.chooser != nil {
 		return nil
 	}
-	r.chooser = newChooser(r.Shapes)
+	c := newChooser(r.Shapes)
 	for _, n := range v.Lengths() {
-		if r.chooser.find(n) < 0 {
+		if i := c.find(n); i < 0 || len(r.Shapes[i].Choices) == 0 {
 			return fmt.Errorf("batches of %d tokens have no strategy: the lengths are %d", n, v.Lengths())
 		}
 	}
+	r.chooser = c
 	return nil
 }
 
