@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/size"
@@ -22,8 +23,8 @@ type Lengths struct {
 // Strategies whose estimates are within closeTo of the least are measured in the
 // run; at most so many.
 const (
-	closeTo     = 1.15
-	mostChoices = 3
+	closeTo     = 1.25
+	mostChoices = 4
 )
 
 // SearchLengths finds a plan for each of the lengths of sequences, which ascend.
@@ -65,22 +66,38 @@ func (l *Lengths) search(ctx context.Context, info device.Info, c train.Config, 
 	if err != nil {
 		return fmt.Errorf("steps of %d tokens: %w", length, err)
 	}
-	l.Plans[i], l.Shapes[i] = p, train.Shape{Seq: length, Choices: p.choices()}
-	return nil
+	choices, err := p.choices(info, c, o)
+	l.Plans[i], l.Shapes[i] = p, train.Shape{Seq: length, Choices: choices}
+	return err
 }
 
 // choices are what was chosen and what is close to it, each with its own size of
-// micro-batches.
-func (p *Plan) choices() []train.Choice {
+// micro-batches: of what the search tried, and of what it left out, since smaller
+// micro-batches than the first that fit as they are have longer estimates. They may
+// be faster all the same, where caches hold them.
+func (p *Plan) choices(info device.Info, c train.Config, o Options) ([]train.Choice, error) {
 	list := []train.Choice{{Strategy: p.Chosen.Strategy, Seconds: p.Chosen.Seconds}}
 	seen := map[int]bool{p.Chosen.Strategy.MicroBatch: true}
-	for _, t := range p.Tried {
-		if s := t.Strategy; t.Fits && !seen[s.MicroBatch] && t.Seconds <= closeTo*p.Chosen.Seconds && len(list) < mostChoices {
-			list = append(list, train.Choice{Strategy: s, Seconds: t.Seconds})
-			seen[s.MicroBatch] = true
+	add := func(t Trial) {
+		if micro := t.Strategy.MicroBatch; t.Fits && !seen[micro] && t.Seconds <= closeTo*p.Chosen.Seconds && len(list) < mostChoices {
+			list = append(list, train.Choice{Strategy: t.Strategy, Seconds: t.Seconds})
+			seen[micro] = true
 		}
 	}
-	return list
+	for _, t := range p.Tried {
+		add(t)
+	}
+	for _, micro := range microBatches(c) {
+		if len(list) == mostChoices || slices.ContainsFunc(p.Tried, func(t Trial) bool { return t.Strategy.MicroBatch == micro }) {
+			continue
+		}
+		t, err := Try(info, info.Capacity, c, train.Strategy{MicroBatch: micro}, o)
+		if err != nil {
+			return nil, err
+		}
+		add(t)
+	}
+	return list, nil
 }
 
 // mix runs steps on one trainer, each length after each other, with what was chosen

@@ -34,6 +34,8 @@ type Summary struct {
 	TokensPerSecond       float64  `json:"tokens_per_second,omitempty"`
 	SamplesPerSecond      float64  `json:"samples_per_second"`
 	Seconds               float64  `json:"seconds"`
+	EstimatedStepSeconds  float64  `json:"estimated_step_seconds,omitempty"` // where steps were measured
+	StepSeconds           float64  `json:"step_seconds,omitempty"`           // the median
 
 	Lengths []LengthSummary `json:"lengths,omitempty"` // of a run whose batches differ in length; the strategy above is the last step's
 }

@@ -36,9 +36,9 @@ func (f *trainFlags) findPlans(ctx context.Context, info device.Info, c train.Co
 		p, err := f.findPlan(ctx, info, c)
 		return p, nil, err
 	}
-	o, err := f.options()
+	o, err := f.options(info, true)
 	if err != nil {
-		return nil, nil, usageError{err}
+		return nil, nil, err
 	}
 	lengths := slices.Clone(v.Lengths())
 	if c.Test && lengths[len(lengths)-1] < c.Seq {

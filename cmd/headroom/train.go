@@ -327,6 +327,10 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	if err != nil {
 		return train.Summary{}, planError(err)
 	}
+	learner := f.learner(dev)
+	if learner != nil {
+		dev = learner.Device()
+	}
 	t, err := train.NewParallel(dev, share, p.Chosen.Strategy, f.seat.parallel())
 	if err != nil {
 		return train.Summary{}, err
@@ -348,7 +352,7 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 			return train.Summary{}, errors.Join(usageError{err}, t.Close())
 		}
 	}
-	s, err := f.train(ctx, t, cp, feed, d.test, lengths, stderr)
+	s, err := f.train(ctx, t, cp, feed, d.test, lengths, learner, stderr)
 	if err := errors.Join(err, t.Close()); err != nil {
 		return s, err
 	}
@@ -357,15 +361,18 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	if !f.seat.first() {
 		return s, nil
 	}
-	return s, s.Write(f.out)
+	if learner != nil && lengths == nil {
+		s.EstimatedStepSeconds, s.StepSeconds = p.Chosen.Seconds, learner.Median(kindOf(t, 0))
+	}
+	return s, errors.Join(s.Write(f.out), f.learn(learner, dev.Info(), s, stderr))
 }
 
 // findPlan reads the plan that was given, or searches for one.
 func (f *trainFlags) findPlan(ctx context.Context, info device.Info, c train.Config) (*plan.Plan, error) {
 	if f.plan == "" {
-		o, err := f.options()
+		o, err := f.options(info, f.seat.ranks() == 1)
 		if err != nil {
-			return nil, usageError{err}
+			return nil, err
 		}
 		o.Parallel = f.seat.planned()
 		return plan.Search(ctx, info, c, o)
@@ -384,14 +391,15 @@ func (f *trainFlags) findPlan(ctx context.Context, info device.Info, c train.Con
 }
 
 // train runs the trainer in the folder for results.
-func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Checkpoint, feed train.Feed, test train.Set, lengths *plan.Lengths, stderr io.Writer) (train.Summary, error) {
+func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Checkpoint, feed train.Feed, test train.Set, lengths *plan.Lengths, learner *plan.Learner, stderr io.Writer) (train.Summary, error) {
 	if f.seat.first() {
 		if err := os.MkdirAll(f.out, 0o755); err != nil {
 			return train.Summary{}, err
 		}
 	}
 	show := newProgress(stderr)
-	r := &train.Run{Trainer: t, Feed: feed, Shapes: shapes(lengths), Test: test, Dir: f.out, SaveEvery: f.saveEvery, TestEvery: f.testEvery, OnStep: show.step, Profile: f.profile}
+	r := &train.Run{Trainer: t, Feed: feed, Shapes: shapes(lengths), Test: test, Dir: f.out, SaveEvery: f.saveEvery, TestEvery: f.testEvery, Profile: f.profile}
+	r.OnStep = func(p train.Progress) { teach(learner, t, p); show.step(p) }
 	if cp != nil {
 		if err := r.Resume(cp); err != nil {
 			return train.Summary{}, err
@@ -400,7 +408,8 @@ func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Chec
 	from := t.Steps()
 	job, end := f.live.show(t.Config.Model, t.Memory(), stderr)
 	if job != nil {
-		r.Stacks, r.OnStep = true, func(p train.Progress) { show.step(p); tell(job, p) }
+		show := r.OnStep
+		r.Stacks, r.OnStep = true, func(p train.Progress) { show(p); tell(job, p) }
 	}
 	out, err := r.Do(ctx)
 	err = errors.Join(err, end())
