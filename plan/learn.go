@@ -15,7 +15,7 @@ import (
 // strategy) are the same launches every time, and give timings as Calibrate's do.
 
 // When a Learner looks at launches: in every lookEvery-th step, mostLooks times for a
-// kind, but not in the first few steps, in which memory is touched for the first time
+// kind and twice that in all for each (some come seldom), but not in the first few steps, in which memory is touched for the first time
 // and a snapshot and a profile are written.
 const (
 	firstLook = 4
@@ -28,6 +28,7 @@ const (
 type Learner struct {
 	watch *stopwatch
 	steps int
+	looks int // steps in which launches were looked at
 	kinds map[string]*kindOfStep
 }
 
@@ -60,7 +61,9 @@ func (l *Learner) Step(kind string, seconds float64) {
 		k.whole = append(k.whole, time.Duration(seconds*float64(time.Second)))
 	}
 	l.watch.launches = nil
-	l.watch.on = l.steps >= firstLook && l.steps%lookEvery == 0 && l.wants()
+	if l.watch.on = l.steps >= firstLook && l.steps%lookEvery == 0 && l.wants(); l.watch.on {
+		l.looks++
+	}
 }
 
 // look enters what was launched until a step's end. Behind some steps a checkpoint is
@@ -76,6 +79,9 @@ func (k *kindOfStep) look(launches []launched) {
 
 // wants says whether launches of some kind are still to be looked at.
 func (l *Learner) wants() bool {
+	if l.looks >= 2*mostLooks*len(l.kinds) {
+		return false
+	}
 	for _, k := range l.kinds {
 		if len(k.timed) < mostLooks {
 			return true

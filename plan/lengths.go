@@ -44,7 +44,7 @@ func SearchLengths(ctx context.Context, info device.Info, c train.Config, length
 	const tries = 16
 	rooms := make([]uint64, len(lengths))
 	for range tries {
-		short, err := l.mix(info, c)
+		short, err := l.mix(ctx, info, c)
 		if err == nil || !errors.Is(err, device.ErrOutOfMemory) {
 			return l, err
 		}
@@ -103,7 +103,7 @@ func (p *Plan) choices(info device.Info, c train.Config, o Options) ([]train.Cho
 // mix runs steps on one trainer, each length after each other, with what was chosen
 // and with what is close to it, twice, and enters the peaks. Where memory runs out, it
 // gives the length that found none, and the error.
-func (l *Lengths) mix(info device.Info, c train.Config) (at int, err error) {
+func (l *Lengths) mix(ctx context.Context, info device.Info, c train.Config) (at int, err error) {
 	dev, err := device.OpenNullLike(info, info.Capacity, func(*device.Launch) {})
 	if err != nil {
 		return 0, err
@@ -118,11 +118,12 @@ func (l *Lengths) mix(info device.Info, c train.Config) (at int, err error) {
 	t.Strict = true
 	for range 2 {
 		for i, shape := range l.Shapes {
-			for j := range l.Shapes {
-				if err := l.step(t, c, j, 0); err != nil {
-					return j, err
+			for k := range max(len(l.Shapes), len(shape.Choices)) {
+				other := k % len(l.Shapes)
+				if err := l.step(ctx, t, c, other, 0); err != nil {
+					return other, err
 				}
-				if err := l.step(t, c, i, j%len(shape.Choices)); err != nil {
+				if err := l.step(ctx, t, c, i, k%len(shape.Choices)); err != nil {
 					return i, err
 				}
 			}
@@ -139,7 +140,10 @@ func (l *Lengths) mix(info device.Info, c train.Config) (at int, err error) {
 }
 
 // step runs a step of the i-th length.
-func (l *Lengths) step(t *train.Trainer, c train.Config, i, choice int) error {
+func (l *Lengths) step(ctx context.Context, t *train.Trainer, c train.Config, i, choice int) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	c.Seq = l.Shapes[i].Seq
 	if err := t.At(c.Seq, l.Shapes[i].Choices[choice].Strategy); err != nil {
 		return err

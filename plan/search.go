@@ -98,7 +98,7 @@ func Search(ctx context.Context, info device.Info, c train.Config, o Options) (*
 	return p, p.refine(ctx, info, c, o)
 }
 
-// heldBytes is what every step with what s has outside the device reserves: the
+// heldBytes is what lives on the device between all steps with what s has outside: the
 // model and what of the optimizer is not outside.
 func heldBytes(info device.Info, c train.Config, s train.Strategy, o Options) (n uint64, err error) {
 	dev, err := device.OpenNullLike(info, unlimited, func(*device.Launch) {})
@@ -110,7 +110,7 @@ func heldBytes(info device.Info, c train.Config, s train.Strategy, o Options) (n
 	if err != nil {
 		return 0, err
 	}
-	return t.Memory().Stats().Reserved, t.Close()
+	return t.Memory().Stats().Live, t.Close()
 }
 
 // refine searches longer for the strategy that was chosen.

@@ -218,7 +218,7 @@ func (f *dataFlags) texts(ctx context.Context, d *dataset, c *train.Config, stde
 	}
 	set, err := data.OpenTextClasses(ctx, from, form)
 	if err != nil {
-		return err
+		return usagef("--data %s: %w", dir, err)
 	}
 	tests := 0
 	if parted {
