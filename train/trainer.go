@@ -38,6 +38,8 @@ type Trainer struct {
 	ladders   map[int]ladder // of other lengths
 	precision nn.Precision
 	losses    []float32   // of the step's micro-batches, filled by the device
+	counts    []int       // their targets that count
+	counted   int         // the sum; 1 at least
 	norm      []float32   // of the gradients
 	before    [][]float32 // the model's buffers when the step began
 }
@@ -201,7 +203,7 @@ func (t *Trainer) Step(batch ...any) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("step %d (%s): %w", r.Step, t.Config.Describe(t.Strategy), err)
 	}
-	if r.Loss, err = t.meanLoss(batch); err != nil {
+	if r.Loss, err = t.meanLoss(); err != nil {
 		return Result{}, err
 	}
 	r.GradNorm = float64(t.norm[0])
@@ -210,10 +212,9 @@ func (t *Trainer) Step(batch ...any) (Result, error) {
 }
 
 // meanLoss is that of all targets of the batch, of ranks the mean.
-func (t *Trainer) meanLoss(batch []any) (sum float64, err error) {
+func (t *Trainer) meanLoss() (sum float64, err error) {
 	for i, l := range t.losses {
-		counted, all := t.counted(batch, i)
-		sum += float64(l) * float64(counted) / float64(all)
+		sum += float64(l) * float64(t.counts[i]) / float64(t.counted)
 	}
 	if t.par == nil {
 		return sum, nil
@@ -311,8 +312,7 @@ func (f Field) check(array any) error {
 // gradients adds up the gradients of the batch, a micro-batch at a time, and
 // gives their losses.
 func (t *Trainer) gradients(s Strategy, batch []any) []*tensor.Tensor {
-	t.losses = t.losses[:t.Config.Batch/s.MicroBatch]
-	t.par.expect(len(t.losses))
+	t.divide(batch, t.Config.Batch/s.MicroBatch)
 	losses := make([]*tensor.Tensor, len(t.losses))
 	for i := range losses {
 		if s.Values == nil {
@@ -330,28 +330,28 @@ func (t *Trainer) microBatch(batch []any, i int) *tensor.Tensor {
 	t.par.begin(i == len(t.losses)-1)
 	in := t.upload(batch, i, t.Config.Batch/len(t.losses))
 	loss := t.forward(in)
-	counted, all := t.counted(batch, i)
-	loss.Backward(t.precision.Seed() * float32(counted) / float32(all))
+	loss.Backward(t.precision.Seed() * float32(t.counts[i]) / float32(t.counted))
 	release(in) // only now: recompute in backward needs some of them again
 	t.par.end()
 	return loss
 }
 
-// counted is how many targets of the i-th micro-batch count, and how many of the
-// whole batch, 1 at least: so much of the batch's loss is the micro-batch's, which is
+// divide makes a batch so many micro-batches, and counts the targets of each that
+// are not to be left out: so much of the batch's loss is the micro-batch's, which is
 // a mean itself. Where all count, the parts are equal.
-func (t *Trainer) counted(batch []any, i int) (n, all int) {
+func (t *Trainer) divide(batch []any, micros int) {
+	t.losses, t.counts, t.counted = t.losses[:micros], make([]int, micros), 0
 	targets := batch[len(batch)-1].([]int32)
-	m := len(targets) / len(t.losses)
-	for k, v := range targets {
-		if v != nn.IgnoreTarget {
-			all++
-			if k/m == i {
-				n++
+	for i := range t.counts {
+		for _, v := range targets[i*len(targets)/micros : (i+1)*len(targets)/micros] {
+			if v != nn.IgnoreTarget {
+				t.counts[i]++
 			}
 		}
+		t.counted += t.counts[i]
 	}
-	return n, max(all, 1)
+	t.counted = max(t.counted, 1)
+	t.par.expect(micros)
 }
 
 // Record computes the gradients of a batch as Step does, without an update,
@@ -360,8 +360,7 @@ func (t *Trainer) Record(begun func(op int), batch ...any) (r *tensor.Record, er
 	if err := t.check(batch); err != nil {
 		return nil, err
 	}
-	t.losses = t.losses[:t.Config.Batch/t.Strategy.MicroBatch]
-	t.par.expect(len(t.losses))
+	t.divide(batch, t.Config.Batch/t.Strategy.MicroBatch)
 	for i, b := range t.buffers() {
 		b.Download(device.BytesOf(t.before[i]))
 	}

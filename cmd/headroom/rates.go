@@ -87,9 +87,10 @@ func kindOf(t *train.Trainer, seq int) string {
 }
 
 // learn corrects the file of rates by what the run measured. It is read again, since
-// another run may have written it meanwhile.
+// another run may have written it meanwhile. A run that was interrupted leaves it as it
+// is: so it goes on by the same plan.
 func (f *trainFlags) learn(l *plan.Learner, info device.Info, s train.Summary, w io.Writer) error {
-	if l == nil {
+	if l == nil || s.Interrupted {
 		return nil
 	}
 	measured := l.Rates()
