@@ -59,6 +59,40 @@ func OpenTextClasses(ctx context.Context, dir string, form TextForm) (*TextClass
 // token of the text and 0 behind its end.
 func (c *TextClasses) Texts() Source { return texts{c} }
 
+// Sequences gives the tokens of the texts without padding. It goes through all
+// texts once for their lengths; those that change later are an error.
+func (c *TextClasses) Sequences(ctx context.Context) (Sequences, error) {
+	s := &textSequences{texts{c}, make([]int, len(c.paths))}
+	for i, path := range c.paths {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		tokens, err := s.encode(path)
+		if err != nil {
+			return nil, fmt.Errorf("data: %w", err)
+		}
+		s.lengths[i] = len(tokens)
+	}
+	return s, nil
+}
+
+type textSequences struct {
+	texts
+	lengths []int
+}
+
+func (s *textSequences) Length(i int) int { return s.lengths[i] }
+
+func (s *textSequences) Read(i int, dst []int32) error {
+	checkLength(s, i, dst)
+	tokens, err := s.encode(s.paths[i])
+	if err == nil && len(tokens) != len(dst) {
+		err = fmt.Errorf("%s has %d tokens now, it had %d", s.paths[i], len(tokens), len(dst))
+	}
+	copy(dst, tokens)
+	return err
+}
+
 // Labels gives the class of each sample: int32.
 func (c *TextClasses) Labels() Source { return textLabels{c} }
 

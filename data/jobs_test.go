@@ -167,6 +167,20 @@ func TestTextClasses(t *testing.T) {
 			}
 		}
 	}
+	s, err := c.Sequences(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range [][]int32{{257, 'n', 'o'}, {257, 'n', 'o', ' ', 'n'}, {257, 'y', 'e', 's'}} {
+		got := make([]int32, s.Length(i))
+		if err := s.Read(i, got); err != nil || !slices.Equal(got, want) {
+			t.Errorf("text %d without padding: %v, %v", i, got, err)
+		}
+	}
+	write(t, filepath.Join(dir, "bad/1"), []byte("none"))
+	if err := s.Read(0, make([]int32, 3)); err == nil || !strings.Contains(err.Error(), "5 tokens now, it had 3") {
+		t.Errorf("a text that became longer: %v", err)
+	}
 	if _, err := data.OpenTextClasses(context.Background(), filepath.Join(dir, "bad"), form); err == nil || !strings.Contains(err.Error(), "a folder for each") {
 		t.Errorf("no classes: %v", err)
 	}

@@ -2,6 +2,7 @@ package data
 
 import (
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -109,18 +110,23 @@ type Padded struct {
 	Samples     []int   // which sequences they are
 }
 
-// BucketOptions says how sequences are put into batches.
+// BucketOptions says how sequences are put into batches. Either Tokens and
+// Multiple are set, or Rows and Widths.
 type BucketOptions struct {
 	Tokens   int    // most tokens of a batch, padding included: rows times width
 	Multiple int    // the width is rounded up to a multiple of this, 1 at least
+	Rows     int    // sequences of every batch
+	Widths   []int  // the width is rounded up to one of these, which ascend
 	Pad      int32  // the token to pad with
 	Seed     uint64 // of the order; take another one for each epoch
 }
 
 // Buckets are batches of sequences of similar length, so that little is padded:
 // the sequences are sorted by their rounded length, equal ones in random order,
-// and cut into batches as large as Tokens allows. The order of the batches is
-// random. Both follow from the seed. It may be used concurrently.
+// and cut into batches as large as Tokens allows, or of Rows. The order of the
+// batches is random. All follows from the seed. It may be used concurrently.
+//
+// With Rows, fewer sequences than that may be left over: random ones.
 type Buckets struct {
 	sequences Sequences
 	options   BucketOptions
@@ -132,35 +138,73 @@ type Buckets struct {
 }
 
 // NewBuckets sorts the sequences. Empty ones are left out; one longer than a
-// batch is an error.
+// batch or all Widths is an error.
 func NewBuckets(s Sequences, o BucketOptions) (*Buckets, error) {
-	if o.Tokens < 1 || o.Multiple < 1 {
-		return nil, fmt.Errorf("data: batches of %d tokens with widths in multiples of %d: both must be positive", o.Tokens, o.Multiple)
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	b := &Buckets{sequences: s, options: o}
+	most := o.Tokens
+	if o.Rows > 0 {
+		most = o.Widths[len(o.Widths)-1]
+	}
 	for i := range s.Len() {
 		n := s.Length(i)
-		if n > o.Tokens || n > 0 && b.width(i) > o.Tokens {
-			return nil, fmt.Errorf("data: sequence %d has %d tokens, %d in multiples of %d, more than a batch of %d", i, n, b.width(i), o.Multiple, o.Tokens)
+		if n > most || n > 0 && b.width(i) > most {
+			return nil, fmt.Errorf("data: sequence %d has %d tokens, and rounded up more than the %d that there is room for", i, n, most)
 		}
 		if n > 0 {
 			b.sorted = append(b.sorted, i)
 			b.real += n
 		}
 	}
-	if len(b.sorted) == 0 {
-		return nil, fmt.Errorf("data: no tokens in %d sequences", s.Len())
+	if len(b.sorted) < max(o.Rows, 1) {
+		return nil, fmt.Errorf("data: %d of %d sequences have tokens: a batch needs %d", len(b.sorted), s.Len(), max(o.Rows, 1))
 	}
+	b.leaveOver()
 	b.sort()
 	b.cut()
 	b.order = newPermutation(b.Len(), mix(o.Seed))
 	return b, nil
 }
 
+func (o *BucketOptions) check() error {
+	if o.Rows > 0 {
+		if len(o.Widths) == 0 || o.Widths[0] < 1 || !slices.IsSorted(o.Widths) || o.Rows > math.MaxInt/o.Widths[len(o.Widths)-1] {
+			return fmt.Errorf("data: batches of %d sequences with widths %d: these must be positive and ascend", o.Rows, o.Widths)
+		}
+		return nil
+	}
+	if o.Tokens < 1 || o.Multiple < 1 {
+		return fmt.Errorf("data: batches of %d tokens with widths in multiples of %d: both must be positive", o.Tokens, o.Multiple)
+	}
+	return nil
+}
+
 // width is the length of sequence i, rounded up.
 func (b *Buckets) width(i int) int {
+	n := b.sequences.Length(i)
+	if b.options.Rows > 0 {
+		at, _ := slices.BinarySearch(b.options.Widths, n)
+		return b.options.Widths[at]
+	}
 	m := b.options.Multiple
-	return (b.sequences.Length(i)-1)/m*m + m
+	return (n-1)/m*m + m
+}
+
+// leaveOver takes as many sequences away as fill no batch of Rows.
+func (b *Buckets) leaveOver() {
+	if b.options.Rows == 0 {
+		return
+	}
+	key := mix(b.options.Seed + 2)
+	for range len(b.sorted) % b.options.Rows {
+		key = mix(key)
+		i := int(key % uint64(len(b.sorted)))
+		b.real -= b.sequences.Length(b.sorted[i])
+		b.sorted[i] = b.sorted[len(b.sorted)-1]
+		b.sorted = b.sorted[:len(b.sorted)-1]
+	}
 }
 
 func (b *Buckets) sort() {
@@ -176,13 +220,21 @@ func (b *Buckets) sort() {
 	})
 }
 
+// fits says whether a batch of so many rows may be as wide as sequence i.
+func (b *Buckets) fits(rows, i int) bool {
+	if b.options.Rows > 0 {
+		return rows <= b.options.Rows
+	}
+	return b.width(i) <= b.options.Tokens/rows
+}
+
 // cut ends a batch where the next sequence, the longest so far, would make it
 // too large.
 func (b *Buckets) cut() {
 	b.cuts = []int{0}
 	for k := 1; k <= len(b.sorted); k++ {
 		rows := k - b.cuts[len(b.cuts)-1]
-		if k < len(b.sorted) && b.width(b.sorted[k]) <= b.options.Tokens/(rows+1) {
+		if k < len(b.sorted) && b.fits(rows+1, b.sorted[k]) {
 			continue
 		}
 		b.cuts = append(b.cuts, k)
@@ -199,14 +251,21 @@ func (b *Buckets) Waste() float64 { return 1 - float64(b.real)/float64(b.all) }
 
 // NewPadded makes a batch with room for every one of the batches.
 func (b *Buckets) NewPadded() *Padded {
-	return &Padded{Tokens: make([]int32, 0, b.options.Tokens), Lengths: make([]int32, 0, b.rows), Samples: make([]int, 0, b.rows)}
+	most := b.options.Tokens
+	if b.options.Rows > 0 {
+		most = b.options.Rows * b.options.Widths[len(b.options.Widths)-1]
+	}
+	return &Padded{Tokens: make([]int32, 0, most), Lengths: make([]int32, 0, b.rows), Samples: make([]int, 0, b.rows)}
 }
+
+// Width is the width of batch i.
+func (b *Buckets) Width(i int) int { return b.width(b.sorted[b.cuts[b.order.at(i)+1]-1]) }
 
 // Read fills p, which NewPadded made, with batch i.
 func (b *Buckets) Read(i int, p *Padded) error {
 	k := b.order.at(i)
 	p.Samples = append(p.Samples[:0], b.sorted[b.cuts[k]:b.cuts[k+1]]...)
-	p.Rows, p.Width = len(p.Samples), b.width(p.Samples[len(p.Samples)-1])
+	p.Rows, p.Width = len(p.Samples), b.Width(i)
 	p.Tokens, p.Lengths = p.Tokens[:p.Rows*p.Width], p.Lengths[:0]
 	for r, sample := range p.Samples {
 		n := b.sequences.Length(sample)

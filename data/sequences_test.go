@@ -179,7 +179,7 @@ func TestPacked(t *testing.T) {
 // the rounded length of the longest, and the waste is what is counted.
 func TestBuckets(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
-	for _, o := range []BucketOptions{{100, 1, -1, 1}, {128, 8, 0, 2}, {64, 64, 5, 3}, {1000, 3, 0, 4}} {
+	for _, o := range []BucketOptions{{Tokens: 100, Multiple: 1, Pad: -1, Seed: 1}, {Tokens: 128, Multiple: 8, Pad: 0, Seed: 2}, {Tokens: 64, Multiple: 64, Pad: 5, Seed: 3}, {Tokens: 1000, Multiple: 3, Pad: 0, Seed: 4}} {
 		lists := randomLists(r, 300, min(o.Tokens/o.Multiple*o.Multiple, 100))
 		b, err := NewBuckets(lists, o)
 		if err != nil {
@@ -261,7 +261,7 @@ func TestBucketsSeed(t *testing.T) {
 	if first := order(1); first != order(1) || first == order(2) {
 		t.Error("the order does not follow from the seed")
 	}
-	for _, o := range []BucketOptions{{0, 1, 0, 0}, {10, 0, 0, 0}, {9, 1, 0, 0}, {10, 11, 0, 0}} {
+	for _, o := range []BucketOptions{{Tokens: 0, Multiple: 1, Pad: 0, Seed: 0}, {Tokens: 10, Multiple: 0, Pad: 0, Seed: 0}, {Tokens: 9, Multiple: 1, Pad: 0, Seed: 0}, {Tokens: 10, Multiple: 11, Pad: 0, Seed: 0}, {Rows: 2}, {Rows: 2, Widths: []int{0, 9}}, {Rows: 2, Widths: []int{10, 5}}, {Rows: 2, Widths: []int{5, 9}}, {Rows: 101, Widths: []int{10}}} {
 		if _, err := NewBuckets(lists, o); err == nil {
 			t.Errorf("%+v was taken", o)
 		}

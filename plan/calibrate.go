@@ -29,7 +29,7 @@ const calibrationSteps = 5
 // the rates that it has there. On an error of the step (it may not fit) it gives
 // that; dev is as it was.
 func Calibrate(dev device.Device, c train.Config, s train.Strategy) (r Rates, err error) {
-	w := &stopwatch{Device: dev}
+	w := newStopwatch(dev)
 	t, err := train.New(w, c, s)
 	if err != nil {
 		return r, err
@@ -56,7 +56,7 @@ func Calibrate(dev device.Device, c train.Config, s train.Strategy) (r Rates, er
 			steps = append(steps, took)
 		}
 	}
-	r = HostRates(max(dev.Info().Workers, 1))
+	r = RatesOf(dev.Info())
 	r.Kernels, err = timings(timed, median(steps))
 	return r, err
 }
@@ -129,9 +129,15 @@ func (heap) Take(size uint64) (buf []byte, giveBack func(), err error) {
 // stopwatch is a device that measures its launches while it is on.
 type stopwatch struct {
 	device.Device
+	now      func() time.Time
 	on       bool
 	launches []launched
 }
+
+func newStopwatch(dev device.Device) *stopwatch { return &stopwatch{Device: dev, now: time.Now} }
+
+// Unwrap is the device that is measured.
+func (w *stopwatch) Unwrap() device.Device { return w.Device }
 
 // launched is a launch or copy, as the null device names it, with its time.
 type launched struct {
@@ -159,10 +165,10 @@ func (s *watchedStream) time(l launched, work func()) {
 		return
 	}
 	_ = s.Sync()
-	start := time.Now()
+	start := s.watch.now()
 	work()
 	_ = s.Sync()
-	l.took = time.Since(start)
+	l.took = s.watch.now().Sub(start)
 	s.watch.launches = append(s.watch.launches, l)
 }
 

@@ -115,7 +115,7 @@ func TestLeastBudget(t *testing.T) {
 		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
 	}
 	c := config(nn.GPT2Config{Vocab: 256, Context: 64, Width: 64, Layers: 4, Heads: 4}, 8, 64)
-	info := device.Info{Name: "null", Capacity: 1 << 20, Granularity: 2 << 20, Virtual: true}
+	info := device.Info{Name: "null", Capacity: 1 << 20, Granularity: 2 << 20, Virtual: true} // which has no room for the weights alone
 	_, err := plan.Search(context.Background(), info, c, quick)
 	var small *plan.TooSmallError
 	if !errors.As(err, &small) || !strings.Contains(err.Error(), "it needs at least") {

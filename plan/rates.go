@@ -3,6 +3,7 @@ package plan
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -10,12 +11,14 @@ import (
 
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/atomicfile"
+	"github.com/headroom-go/headroom/internal/size"
 )
 
 // Rates is what time is estimated from. Where a kernel was measured, a launch
 // takes what the nearest measured launch of it took, in proportion to the
 // roofline; other launches take what the roofline says.
 type Rates struct {
+	Device         string  `json:"device"` // that they are of, as DeviceOf names it
 	FlopsPerSecond float64 `json:"flops_per_second"`
 	BytesPerSecond float64 `json:"bytes_per_second"`
 	LaunchSeconds  float64 `json:"launch_seconds"` // the cost of a launch beside its work
@@ -30,11 +33,20 @@ type Timing struct {
 	Seconds float64 `json:"seconds"`
 }
 
+// DeviceOf names what rates depend on of a device: of a GPU the model, of the host the
+// number of its workers. A null device has no rates of its own.
+func DeviceOf(info device.Info) string {
+	if info.Kind == device.CUDA {
+		return info.Model
+	}
+	return fmt.Sprintf("host, %d workers", max(info.Workers, 1))
+}
+
 // HostRates are the rates of a host device of which nothing was measured, from
 // the benchmarks of internal/kernel on one server core with AVX-512. Choices
 // compare estimates with each other, so that what counts is their proportion.
 func HostRates(workers int) Rates {
-	return Rates{FlopsPerSecond: 180e9 * float64(workers), BytesPerSecond: 12e9, LaunchSeconds: 5e-6}
+	return Rates{Device: DeviceOf(device.Info{Workers: workers}), FlopsPerSecond: 180e9 * float64(workers), BytesPerSecond: 12e9, LaunchSeconds: 5e-6}
 }
 
 // CUDARates are the rates of a GPU, from steps of GPT-2 on an H200: in float32,
@@ -67,10 +79,17 @@ func (o Options) rates(info device.Info) Rates {
 	if o.Rates.FlopsPerSecond > 0 {
 		return o.Rates
 	}
-	if info.Kind == device.CUDA {
-		return CUDARates()
+	return RatesOf(info)
+}
+
+// RatesOf are the rates of a device of which nothing was measured.
+func RatesOf(info device.Info) Rates {
+	if info.Kind != device.CUDA {
+		return HostRates(max(info.Workers, 1))
 	}
-	return HostRates(max(info.Workers, 1))
+	r := CUDARates()
+	r.Device = DeviceOf(info)
+	return r
 }
 
 // seconds estimates the time of one launch.
@@ -126,9 +145,46 @@ func (r *Rates) Write(path string) error {
 	})
 }
 
-// ReadRates reads rates that Write wrote.
-func ReadRates(path string) (r Rates, err error) {
-	text, err := os.ReadFile(path)
+// Learn corrects the rates by what was measured. What is new is taken as it is; of
+// work that was measured before, the time goes half of the way (of its logarithm), so
+// that a run on a machine that was busy then does not spoil what is known. Of each
+// kernel the latest timings are kept.
+func (r *Rates) Learn(measured Rates) {
+	kernels := map[string][]Timing{}
+	for name, timings := range measured.Kernels {
+		for _, t := range timings {
+			if before := nearest(r.Kernels[name], t.Flops, t.Bytes); before != nil && before.Flops == t.Flops && before.Bytes == t.Bytes {
+				t.Seconds = math.Sqrt(t.Seconds * before.Seconds)
+			}
+			kernels[name] = append(kernels[name], t)
+		}
+	}
+	r.Add(Rates{Kernels: kernels})
+	for name, timings := range r.Kernels {
+		r.Kernels[name] = timings[max(len(timings)-mostTimings, 0):]
+	}
+}
+
+// Bounds of a file of rates.
+const (
+	mostRates   = 16 << 20 // bytes
+	mostKernels = 1 << 10
+	mostTimings = 1 << 9 // of a kernel
+	mostSeconds = 1 << 12
+)
+
+// ReadRates reads rates that Write wrote, to estimate times on a device with info's
+// properties. Rates of another device are an error; a null device takes any.
+func ReadRates(path string, info device.Info) (r Rates, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return r, fmt.Errorf("rates: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, mostRates+1))
+	if err == nil && len(text) > mostRates {
+		err = fmt.Errorf("more than %s are no rates", size.Format(mostRates))
+	}
 	if err == nil {
 		d := json.NewDecoder(bytes.NewReader(text))
 		d.DisallowUnknownFields()
@@ -137,22 +193,34 @@ func ReadRates(path string) (r Rates, err error) {
 	if err == nil {
 		err = r.check()
 	}
+	if of := DeviceOf(info); err == nil && info.Kind != device.Null && r.Device != of {
+		err = fmt.Errorf("they were measured on another device (%s) than this one (%s): give a file of this one's, or a new name", r.Device, of)
+	}
 	if err != nil {
 		return Rates{}, fmt.Errorf("rates %s: %w", path, err)
 	}
 	return r, nil
 }
 
-// check looks for numbers that give no time.
+// check looks for numbers that give no time, and for more than any device has.
 func (r *Rates) check() error {
 	good := func(x float64) bool { return x > 0 && !math.IsInf(x, 1) }
+	if r.Device == "" {
+		return errors.New("they do not say of which device they are: measure them anew")
+	}
 	if !good(r.FlopsPerSecond) || !good(r.BytesPerSecond) || !good(r.LaunchSeconds) {
 		return fmt.Errorf("%g flops/s, %g bytes/s, %g s a launch: all must be over 0", r.FlopsPerSecond, r.BytesPerSecond, r.LaunchSeconds)
 	}
+	if len(r.Kernels) > mostKernels {
+		return fmt.Errorf("%d kernels: there are at most %d", len(r.Kernels), mostKernels)
+	}
 	for name, timings := range r.Kernels {
+		if len(timings) > mostTimings {
+			return fmt.Errorf("%d timings of %s: there are at most %d", len(timings), name, mostTimings)
+		}
 		for _, t := range timings {
-			if !good(t.Seconds) {
-				return fmt.Errorf("%s of %d flops and %d bytes takes %g s: it must be over 0", name, t.Flops, t.Bytes, t.Seconds)
+			if !good(t.Seconds) || t.Seconds > mostSeconds {
+				return fmt.Errorf("%s of %d flops and %d bytes takes %g s: it must be over 0 and at most %d", name, t.Flops, t.Bytes, t.Seconds, mostSeconds)
 			}
 		}
 	}

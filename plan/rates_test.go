@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,7 +21,7 @@ func near(x, y float64) bool { return math.Abs(x-y) < 1e-9*math.Abs(y) }
 // takes what the nearest took in proportion to the roofline, and one of another
 // kernel what the roofline says.
 func TestRates(t *testing.T) {
-	r := Rates{FlopsPerSecond: 1e9, BytesPerSecond: 1e8, LaunchSeconds: 1e-3, Kernels: map[string][]Timing{
+	r := Rates{Device: "host, 1 workers", FlopsPerSecond: 1e9, BytesPerSecond: 1e8, LaunchSeconds: 1e-3, Kernels: map[string][]Timing{
 		"gemm": {{Flops: 1e6, Bytes: 1e4, Seconds: 4e-3}, {Flops: 1e9, Bytes: 1e6, Seconds: 2}},
 	}}
 	for _, test := range []struct {
@@ -53,25 +54,45 @@ func TestRates(t *testing.T) {
 	if err := r.Write(path); err != nil {
 		t.Fatal(err)
 	}
-	if back, err := ReadRates(path); err != nil || !reflect.DeepEqual(back, r) {
+	if back, err := ReadRates(path, device.Info{Workers: 1}); err != nil || !reflect.DeepEqual(back, r) {
 		t.Errorf("read %v, %v; wrote %v", back, err, r)
 	}
 }
 
+// TestReadRatesRefuses: what is no file of this device's rates is told apart.
 func TestReadRatesRefuses(t *testing.T) {
-	for name, text := range map[string]string{
-		"no rate":      `{"flops_per_second": 1, "bytes_per_second": 0, "launch_seconds": 1}`,
-		"no time":      `{"flops_per_second": 1, "bytes_per_second": 1, "launch_seconds": 1, "kernels": {"gemm": [{"flops": 1, "bytes": 1, "seconds": -1}]}}`,
-		"other things": `{"speed": 1}`,
-		"no JSON":      `fast`,
+	const rates = `"flops_per_second": 1, "bytes_per_second": 1, "launch_seconds": 1`
+	for want, text := range map[string]string{
+		"0 bytes/s":                    `{"device": "host, 1 workers", "flops_per_second": 1, "bytes_per_second": 0, "launch_seconds": 1}`,
+		"takes -1 s":                   `{"device": "host, 1 workers", ` + rates + `, "kernels": {"gemm": [{"flops": 1, "bytes": 1, "seconds": -1}]}}`,
+		"takes 5000 s":                 `{"device": "host, 1 workers", ` + rates + `, "kernels": {"gemm": [{"flops": 1, "bytes": 1, "seconds": 5000}]}}`,
+		"513 timings":                  `{"device": "host, 1 workers", ` + rates + `, "kernels": {"gemm": [` + strings.Repeat(`{"flops": 1, "bytes": 1, "seconds": 1},`, 512) + `{"flops": 1, "bytes": 1, "seconds": 1}]}}`,
+		"unknown field":                `{"speed": 1}`,
+		"invalid character":            `fast`,
+		"do not say of which device":   `{` + rates + `}`,
+		"another device (host, 2 work": `{"device": "host, 2 workers", ` + rates + `}`,
+		"another device (NVIDIA H200)": `{"device": "NVIDIA H200", ` + rates + `}`,
 	} {
 		path := filepath.Join(t.TempDir(), "rates.json")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if r, err := ReadRates(path); err == nil {
-			t.Errorf("%s: %v", name, r)
+		if r, err := ReadRates(path, device.Info{Workers: 1}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, error %v, want %q", r, err, want)
 		}
+	}
+	path := filepath.Join(t.TempDir(), "rates.json")
+	if err := os.WriteFile(path, []byte(`{"device": "NVIDIA H200", `+rates+`}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadRates(path, device.Info{Kind: device.Null}); err != nil {
+		t.Errorf("for a plan on a null device: %v", err)
+	}
+	if err := os.Truncate(path, mostRates+1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadRates(path, device.Info{Kind: device.Null}); err == nil || !strings.Contains(err.Error(), "more than 16MiB") {
+		t.Errorf("a large file: %v", err)
 	}
 }
 

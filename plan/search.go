@@ -77,22 +77,40 @@ func Search(ctx context.Context, info device.Info, c train.Config, o Options) (*
 	if p.Plain, err = Try(info, unlimited, c, c.Plain(), o); err != nil {
 		return nil, err
 	}
-	for place := range o.outside(c, 0) {
+	for place, s := range o.outside(c, slices.Min(microBatches(c))) {
+		held, err := heldBytes(info, c, s, o)
+		if err != nil {
+			return nil, err
+		}
+		if held > info.Capacity {
+			continue
+		}
 		if err := p.fitAny(ctx, info, c, place, o); err != nil {
 			return nil, err
 		}
-		if p.Tried[0].Fits {
+		if len(p.Tried) > 0 && p.Tried[0].Fits {
 			break
 		}
 	}
 	if !p.Chosen.Fits {
-		least, err := leastTrial(info, c, o)
-		if err != nil {
-			return nil, err
-		}
-		return nil, tooSmall(ctx, info, c, least, o.briefly())
+		return nil, tooSmall(ctx, info, c, o.briefly())
 	}
 	return p, p.refine(ctx, info, c, o)
+}
+
+// heldBytes is what lives on the device between all steps with what s has outside: the
+// model and what of the optimizer is not outside.
+func heldBytes(info device.Info, c train.Config, s train.Strategy, o Options) (n uint64, err error) {
+	dev, err := device.OpenNullLike(info, unlimited, func(*device.Launch) {})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	t, err := train.NewParallel(dev, c, s, o.Parallel)
+	if err != nil {
+		return 0, err
+	}
+	return t.Memory().Stats().Live, t.Close()
 }
 
 // refine searches longer for the strategy that was chosen.
@@ -135,8 +153,7 @@ func (o Options) outside(c train.Config, micro int) []train.Strategy {
 // leastTrial is of the strategy that leaves the most room for values: with the
 // smallest micro-batches, and the most outside the device that finds room there.
 func leastTrial(info device.Info, c train.Config, o Options) (least Trial, err error) {
-	sizes := microBatches(c)
-	for _, s := range o.outside(c, sizes[len(sizes)-1]) {
+	for _, s := range o.outside(c, slices.Min(microBatches(c))) {
 		t, err := Try(info, unlimited, c, s, o)
 		if err != nil {
 			return t, err
@@ -246,32 +263,57 @@ func ignoreNone(err error) error {
 	return err
 }
 
-// tooSmall finds the least capacity that the strategy of free fits with values
-// made again or moved: to a page, or to 1/256 where that is more.
-func tooSmall(ctx context.Context, info device.Info, c train.Config, free Trial, o Options) error {
-	prog, err := record(info, c, free, o)
+// tooSmall finds the least capacity that the strategy of leastTrial fits with
+// values made again or moved: to a page, or to 1/256 where that is more. It is
+// looked for with two micro-batches, of which all others are repetitions, and
+// then tried with all.
+func tooSmall(ctx context.Context, info device.Info, c train.Config, o Options) error {
+	few := c
+	few.Batch = min(c.Batch, 2*slices.Min(microBatches(c)))
+	free, err := leastTrial(info, few, o)
+	if err != nil {
+		return err
+	}
+	prog, err := record(info, few, free, o)
+	if err != nil {
+		return err
+	}
+	held, err := heldBytes(info, few, free.Strategy, o)
 	if err != nil {
 		return err
 	}
 	unit := max(info.Granularity, 512)
-	lo := info.Capacity / unit
+	fits := func(c train.Config, units uint64) (best Trial, err error) {
+		info.Capacity = units * unit
+		best, err = prog.solve(ctx, info, c, free.Strategy, o)
+		best.Fits = best.Fits && err == nil && o.room(best)
+		return best, ignoreNone(err)
+	}
+	small := &TooSmallError{Model: c.Model, BudgetBytes: info.Capacity}
+	lo := max(info.Capacity, held-1) / unit
 	hi := max(lo+1, (free.ReservedBytes+unit-1)/unit)
-	small := &TooSmallError{Model: c.Model, BudgetBytes: info.Capacity, LeastBytes: hi * unit, Strategy: free.Description}
 	for hi-lo > max(1, hi/256) {
-		in := info
-		in.Capacity = (lo + hi) / 2 * unit
-		best, err := prog.solve(ctx, in, c, free.Strategy, o)
-		switch {
-		case err == nil && best.Fits && o.room(best):
-			hi = (lo + hi) / 2
-			small.LeastBytes, small.Strategy = in.Capacity, best.Description
-		case ignoreNone(err) != nil:
+		mid := (lo + hi) / 2
+		best, err := fits(few, mid)
+		if err != nil {
 			return err
-		default:
-			lo = (lo + hi) / 2
+		}
+		if best.Fits {
+			hi = mid
+		} else {
+			lo = mid
 		}
 	}
-	return small
+	for ; ; hi += max(1, hi/256) {
+		best, err := fits(c, hi)
+		if err != nil {
+			return err
+		}
+		if best.Fits {
+			small.LeastBytes, small.Strategy = info.Capacity, best.Description
+			return small
+		}
+	}
 }
 
 // record runs a step with the strategy of free, a trial without a limit, on a

@@ -33,7 +33,8 @@ type State struct {
 	First   float64         `json:"first_loss"` // of step 1
 	Last    float64         `json:"last_loss"`  // of Step
 
-	Precision nn.Precision `json:"precision"` // of the next step
+	Precision nn.Precision  `json:"precision"`         // of the next step
+	Lengths   []LengthState `json:"lengths,omitempty"` // of Run.Shapes
 }
 
 const stateVersion = 3

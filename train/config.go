@@ -26,9 +26,10 @@ type Config struct {
 	Labels int             `json:"classes,omitempty"` // of BERT's task Classes: how many there are
 	Image  [2]int          `json:"image,omitzero"`    // height and width, of ResNet
 
-	Batch    int             `json:"batch"`         // sequences or images a step
-	Seq      int             `json:"seq,omitempty"` // tokens a sequence
-	Seed     uint64          `json:"seed"`          // of initial weights, order of data and dropout
+	Batch    int             `json:"batch"`             // sequences or images a step
+	Seq      int             `json:"seq,omitempty"`     // tokens a sequence
+	Lengths  int             `json:"lengths,omitempty"` // batches are of texts alike in length, padded to one of so many lengths of at most Seq; 0: all have Seq
+	Seed     uint64          `json:"seed"`              // of initial weights, order of data and dropout
 	Schedule nn.Cosine       `json:"schedule"`
 	AdamW    nn.AdamWOptions `json:"adamw,omitzero"`
 	SGD      nn.SGDOptions   `json:"sgd,omitzero"` // in place of AdamW, where that is zero
@@ -38,6 +39,9 @@ type Config struct {
 	Precision tensor.DType `json:"precision,omitzero"`
 	Test      bool         `json:"test,omitempty"` // the model is evaluated between steps (Trainer.Evaluate): plans leave room
 }
+
+// mostLengths bounds Config.Lengths: each has a plan.
+const mostLengths = 16
 
 // Task is what a model learns.
 type Task string
@@ -64,12 +68,16 @@ func (c Config) Validate() error {
 	}{
 		{"batch", c.Batch, 1, 1 << 20},
 		{"sequence length", c.Seq, min(1, j.context()), j.context()},
+		{"number of lengths", c.Lengths, 0, mostLengths},
 		{"steps", c.Schedule.Steps, 1, 1 << 40},
 		{"warm-up steps", c.Schedule.Warmup, 0, 1 << 40},
 	} {
 		if f.value < f.least || f.value > f.most {
 			return fmt.Errorf("%s is %d: for model %s it must be from %d to %d", f.name, f.value, c.Model, f.least, f.most)
 		}
+	}
+	if c.Lengths > 0 && c.GPT2 == (nn.GPT2Config{}) && (c.BERT == (nn.BERTConfig{}) || c.Task != Classes) {
+		return fmt.Errorf("batches by length: model %s can't leave padding out of its task; GPT-2 and BERT's task %s can", c.Model, Classes)
 	}
 	if !c.Precision.Float() {
 		return fmt.Errorf("precision %v: want float32, bfloat16 or float16", c.Precision)

@@ -362,6 +362,8 @@ func TestConfigsOfFamilies(t *testing.T) {
 		"SGD with momentum 1":       func(c map[string]train.Config) train.Config { r := c["resnet"]; r.SGD.Momentum = 1; return r },
 		"hidden_dropout_prob 1":     func(c map[string]train.Config) train.Config { r := c["masked"]; r.BERT.Dropout = 1; return r },
 		"sequence length is 13: fo": func(c map[string]train.Config) train.Config { r := c["masked"]; r.Seq = 13; return r },
+		"number of lengths is 17":   func(c map[string]train.Config) train.Config { g := c["gpt2"]; g.Lengths = 17; return g },
+		"batches by length: model":  func(c map[string]train.Config) train.Config { m := c["masked"]; m.Lengths = 2; return m },
 	} {
 		if err := change(families()).Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got error %v, want %q", err, want)

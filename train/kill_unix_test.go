@@ -33,9 +33,10 @@ const (
 // TestKilledAnywhere kills processes that train, at any moment, with a
 // checkpoint after every step, and starts them again until one comes to the
 // end: the losses are those of a run that was left alone. Text, a file of
-// tokens, hidden words, images, and text on several ranks, which write a file each.
+// tokens, hidden words, images, lines by length, and text on several ranks, which
+// write a file each.
 func TestKilledAnywhere(t *testing.T) {
-	for _, kind := range []string{"text", "tokens", "masked", "images", "ranks"} {
+	for _, kind := range []string{"text", "tokens", "masked", "images", "lengths", "ranks"} {
 		t.Run(kind, func(t *testing.T) {
 			dir := t.TempDir()
 			writeData(t, dir)
@@ -118,7 +119,10 @@ func TestChild(t *testing.T) {
 	if kind == "" {
 		t.Skip("it is run by TestKilledAnywhere")
 	}
-	c := map[string]train.Config{"text": config(), "ranks": config(), "tokens": config(), "masked": families()["masked"], "images": families()["resnet"]}[kind]
+	c := map[string]train.Config{"text": config(), "ranks": config(), "tokens": config(), "masked": families()["masked"], "images": families()["resnet"], "lengths": config()}[kind]
+	if kind == "lengths" {
+		c.Lengths = 2
+	}
 	c.Schedule.Steps = killSteps
 	c.BERT.Vocab = min(1, c.BERT.Vocab) * 258
 	c.ResNet.Channels, c.ResNet.Classes = min(1, c.ResNet.Channels), min(1, c.ResNet.Classes)*4
@@ -153,6 +157,11 @@ func child(t *testing.T, kind, dir string, c train.Config, p train.Parallel) err
 	}
 	feed, done := childFeed(t, kind, filepath.Dir(dir), c)
 	r := &train.Run{Trainer: tr, Feed: feed, Dir: dir, SaveEvery: 1}
+	if v, ok := feed.(train.Varied); ok {
+		for i, n := range v.Lengths() { // one as it is, the others by halves
+			r.Shapes = append(r.Shapes, train.Shape{Seq: n, Choices: []train.Choice{{Strategy: train.Strategy{MicroBatch: c.Batch / (1 + min(i, 1))}}}})
+		}
+	}
 	cp, err := train.OpenCheckpoint(dir)
 	if err == nil {
 		err = errors.Join(r.Resume(cp), cp.Close())
@@ -188,6 +197,13 @@ func childFeed(t *testing.T, kind, dir string, c train.Config) (feed train.Feed,
 		corpus, err = data.Load(t.Context(), []string{filepath.Join(dir, "text")}, data.Bytes{})
 	}
 	must(err)
+	if kind == "lengths" {
+		lines, err := corpus.Documents(c.Seq)
+		must(err)
+		f, err := train.NewByLength(lines, nil, c, 0)
+		must(err)
+		return f, func() { must(corpus.Close()) }
+	}
 	b, err := data.NewBatches(corpus, c.Batch, c.Seq, c.Seed)
 	must(err)
 	done = func() { must(corpus.Close()) }
@@ -201,7 +217,7 @@ func childFeed(t *testing.T, kind, dir string, c train.Config) (feed train.Feed,
 func writeData(t *testing.T, dir string) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
-	text := []byte(strings.Repeat("Everyone has the right to life, liberty and security of person. ", 20))
+	text := []byte(strings.Repeat("Everyone has the right\nto life, liberty and security of person.\n", 20))
 	var tokens []byte
 	for range 2000 {
 		tokens = binary.LittleEndian.AppendUint16(tokens, uint16(r.IntN(256)))

@@ -23,6 +23,7 @@ import (
 type Run struct {
 	Trainer   *Trainer
 	Feed      Feed
+	Shapes    []Shape        // of a Varied feed: each of its lengths and, the last, Config.Seq with Config.Test
 	Dir       string         // the folder for results, which exists
 	Test      Set            // what to evaluate on, with Config.Test; may be nil
 	TestEvery int            // steps from one evaluation to the next; 0: only at the end
@@ -31,12 +32,14 @@ type Run struct {
 	Stacks    bool           // blocks know where they come from, for a profile of device memory at any time: in as many steps as cost half a percent of the time
 	OnStep    func(Progress) // called after every step; may be nil
 
-	first   float64 // loss of the run's first step
-	last    float64 // loss of the step before
-	stepped int     // steps of this process
-	snapped bool    // the snapshot is written
-	looked  bool    // the profile is written
-	calm    int     // steps until stacks are recorded again
+	first   float64  // loss of the run's first step
+	last    float64  // loss of the step before
+	stepped int      // steps of this process
+	snapped bool     // the snapshot is written
+	looked  bool     // the profile is written
+	calm    int      // steps until stacks are recorded again
+	chooser *chooser // of the strategies of Shapes
+	tokens  int      // the same, without padding
 	resumed bool
 	folder  *os.File // locked
 	batch   []any
@@ -49,11 +52,12 @@ type Run struct {
 type Progress struct {
 	Step             int     `json:"step"`
 	Steps            int     `json:"-"`
+	Seq              int     `json:"seq,omitempty"` // of the step, where steps differ
 	Loss             float64 `json:"loss"`
 	GradNorm         float64 `json:"grad_norm"`
 	LearningRate     float64 `json:"learning_rate"`
 	Seconds          float64 `json:"step_seconds"`
-	TokensPerSecond  float64 `json:"tokens_per_second,omitempty"` // of text
+	TokensPerSecond  float64 `json:"tokens_per_second,omitempty"` // of text, without padding
 	SamplesPerSecond float64 `json:"samples_per_second"`
 	Test             *Score  `json:"test,omitempty"` // after the step, where it was evaluated
 	LiveBytes        uint64  `json:"live_bytes"`
@@ -75,6 +79,7 @@ type Outcome struct {
 	PeakBytes        uint64 // of live memory
 	ReservedBytes    uint64 // most taken from the device
 	Seconds          float64
+	Lengths          []LengthState // of Shapes
 }
 
 // NaNError is returned when a loss or the gradients are no longer finite.
@@ -104,6 +109,12 @@ func (r *Run) Resume(c *Checkpoint) error {
 	}
 	if err := r.acquire(); err != nil {
 		return err
+	}
+	if err := r.prepare(); err != nil {
+		return err
+	}
+	if r.chooser != nil {
+		r.chooser.restore(c.State.Lengths)
 	}
 	r.place = c.State.Data
 	r.first, r.last, r.resumed = c.State.First, c.State.Last, true
@@ -185,6 +196,9 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 		return Outcome{}, errors.Join(err, r.release())
 	}
 	defer func() { err = errors.Join(err, metrics.Close(), r.release()) }()
+	if err := r.prepare(); err != nil {
+		return Outcome{}, err
+	}
 	if err := r.Trainer.par.sameSteps(r.Trainer.Strategy.MicroBatch); err != nil {
 		return Outcome{}, err
 	}
@@ -237,7 +251,8 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 	}
 	out.Seconds = time.Since(start).Seconds()
 	out.SamplesPerSecond = float64(r.stepped*c.Batch) / max(out.Seconds, 1e-9)
-	out.TokensPerSecond = out.SamplesPerSecond * float64(c.Seq)
+	out.TokensPerSecond = float64(r.tokens) / max(out.Seconds, 1e-9)
+	out.Lengths = r.chooser.state()
 	return r.finish(out, saved)
 }
 
@@ -285,7 +300,8 @@ func (f Field) bytes(samples int) uint64 { return 4 * uint64(samples*f.len()) }
 
 // step runs one step, the second one of the process with a snapshot.
 func (r *Run) step(saved int) (Progress, error) {
-	if err := r.Feed.Next(r.batch...); err != nil {
+	batch, shape, err := r.next()
+	if err != nil {
 		return Progress{}, r.Trainer.par.failure(err)
 	}
 	start := time.Now()
@@ -294,7 +310,8 @@ func (r *Run) step(saved int) (Progress, error) {
 		r.Trainer.Memory().SetSink(nil, stackDepth)
 		defer r.Trainer.Memory().SetSink(nil, 0)
 	}
-	result, err := r.recorded(func() (Result, error) { return r.Trainer.Step(r.Trainer.par.batch(r.batch)...) })
+	snapped, looked := r.snapped, r.looked
+	result, err := r.recorded(func() (Result, error) { return r.Trainer.Step(r.Trainer.par.batch(batch)...) })
 	if err != nil {
 		return Progress{}, r.Trainer.par.failure(err)
 	}
@@ -310,9 +327,9 @@ func (r *Run) step(saved int) (Progress, error) {
 	if r.calm--; r.calm < 0 {
 		r.calm = int(float64(s.Allocs-before.Allocs) * stackSeconds / (stackShare * seconds))
 	}
-	rate := float64(c.Batch) / max(seconds, 1e-9)
-	return Progress{Step: result.Step, Steps: c.Schedule.Steps, Loss: result.Loss, GradNorm: result.GradNorm, LearningRate: result.Rate,
-		Seconds: seconds, SamplesPerSecond: rate, TokensPerSecond: rate * float64(c.Seq),
+	seq, tokens := r.account(shape, seconds, snapped != r.snapped || looked != r.looked || len(result.Events) > 0)
+	return Progress{Step: result.Step, Steps: c.Schedule.Steps, Seq: seq, Loss: result.Loss, GradNorm: result.GradNorm, LearningRate: result.Rate,
+		Seconds: seconds, SamplesPerSecond: float64(c.Batch) / max(seconds, 1e-9), TokensPerSecond: float64(tokens) / max(seconds, 1e-9),
 		Skipped: result.Skipped, Events: result.Events, LiveBytes: s.Live, PeakBytes: s.PeakLive, ReservedBytes: s.Reserved}, nil
 }
 
@@ -337,6 +354,9 @@ func (r *Run) evaluate(ctx context.Context) (*Score, error) {
 	}
 	if r.Trainer.par != nil { // one rank can't stop alone
 		ctx = context.WithoutCancel(ctx)
+	}
+	if err := r.wholeLength(); err != nil {
+		return nil, err
 	}
 	s, err := r.Trainer.Evaluate(until{r.Test, ctx})
 	if err != nil && ctx.Err() != nil {
@@ -382,7 +402,8 @@ func (r *Run) finish(out Outcome, saved int) (Outcome, error) {
 }
 
 func (r *Run) save() error {
-	return r.Trainer.Save(r.Dir, State{Data: r.place, First: r.first, Last: r.last})
+	r.decide(true)
+	return r.Trainer.Save(r.Dir, State{Data: r.place, First: r.first, Last: r.last, Lengths: r.chooser.state()})
 }
 
 func (r *Run) metricsPath() string { return filepath.Join(r.Dir, "metrics.jsonl") }

@@ -34,6 +34,19 @@ type Summary struct {
 	TokensPerSecond       float64  `json:"tokens_per_second,omitempty"`
 	SamplesPerSecond      float64  `json:"samples_per_second"`
 	Seconds               float64  `json:"seconds"`
+	EstimatedStepSeconds  float64  `json:"estimated_step_seconds,omitempty"` // where steps were measured
+	StepSeconds           float64  `json:"step_seconds,omitempty"`           // the median
+
+	Lengths []LengthSummary `json:"lengths,omitempty"` // of a run whose batches differ in length; the strategy above is the last step's
+}
+
+// LengthSummary says how steps of a length went.
+type LengthSummary struct {
+	Seq              int     `json:"seq"`
+	Steps            int     `json:"steps"`
+	Strategy         string  `json:"strategy"` // that was chosen in the end
+	EstimatedSeconds float64 `json:"estimated_seconds"`
+	StepSeconds      float64 `json:"step_seconds"` // the least that was measured; 0: none was
 }
 
 // Write writes summary.json into dir.

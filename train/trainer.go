@@ -34,8 +34,12 @@ type Trainer struct {
 	outside *outside // under StateAway, from UseStore on
 
 	ladder    ladder
+	seq       int            // tokens of a sequence in the next step
+	ladders   map[int]ladder // of other lengths
 	precision nn.Precision
 	losses    []float32   // of the step's micro-batches, filled by the device
+	counts    []int       // their targets that count
+	counted   int         // the sum; 1 at least
 	norm      []float32   // of the gradients
 	before    [][]float32 // the model's buffers when the step began
 }
@@ -76,7 +80,7 @@ func NewParallel(dev device.Device, c Config, s Strategy, p Parallel) (*Trainer,
 	if err != nil {
 		return nil, errors.Join(err, mem.Close())
 	}
-	t := &Trainer{Config: c, Strategy: s, mem: mem, rt: tensor.New(mem, stream), fields: c.Fields(),
+	t := &Trainer{Config: c, Strategy: s, mem: mem, rt: tensor.New(mem, stream), fields: c.Fields(), seq: c.Seq, ladders: map[int]ladder{},
 		losses: make([]float32, c.Batch), norm: make([]float32, 1), precision: nn.NewPrecision(c.Precision)}
 	if t.par, err = newParallel(dev, p); err != nil {
 		return nil, t.abandon(err)
@@ -155,6 +159,24 @@ func (t *Trainer) UseStore(s tensor.Store, host device.Device) error {
 	return nil
 }
 
+// At makes the next steps, and evaluations, such on sequences of so many tokens,
+// with strategy s. What s has outside the device must be what the trainer was made
+// with. Each length stands by itself on the ladder of what is tried where memory
+// runs out.
+func (t *Trainer) At(seq int, s Strategy) error {
+	c := t.Config
+	c.Seq = seq
+	if err := errors.Join(c.Validate(), c.Allows(s)); err != nil {
+		return err
+	}
+	if t.par != nil || s.StateAway != t.Strategy.StateAway || s.GradientsAway != t.Strategy.GradientsAway {
+		return fmt.Errorf("steps of %d tokens, %s: lengths can't change between ranks yet, nor what is outside the device", seq, c.Describe(s))
+	}
+	t.ladders[t.seq] = t.ladder
+	t.seq, t.fields, t.Strategy, t.ladder = seq, c.Fields(), s, t.ladders[seq]
+	return nil
+}
+
 // Steps is the number of steps done.
 func (t *Trainer) Steps() int { return t.opt.Steps }
 
@@ -191,10 +213,10 @@ func (t *Trainer) Step(batch ...any) (Result, error) {
 	return r, nil
 }
 
-// meanLoss is that of the micro-batches, of all ranks.
+// meanLoss is that of all targets of the batch, of ranks the mean.
 func (t *Trainer) meanLoss() (sum float64, err error) {
-	for _, l := range t.losses {
-		sum += float64(l) / float64(len(t.losses))
+	for i, l := range t.losses {
+		sum += float64(l) * float64(t.counts[i]) / float64(t.counted)
 	}
 	if t.par == nil {
 		return sum, nil
@@ -292,8 +314,7 @@ func (f Field) check(array any) error {
 // gradients adds up the gradients of the batch, a micro-batch at a time, and
 // gives their losses.
 func (t *Trainer) gradients(s Strategy, batch []any) []*tensor.Tensor {
-	t.losses = t.losses[:t.Config.Batch/s.MicroBatch]
-	t.par.expect(len(t.losses))
+	t.divide(batch, t.Config.Batch/s.MicroBatch)
 	losses := make([]*tensor.Tensor, len(t.losses))
 	for i := range losses {
 		if s.Values == nil {
@@ -311,10 +332,28 @@ func (t *Trainer) microBatch(batch []any, i int) *tensor.Tensor {
 	t.par.begin(i == len(t.losses)-1)
 	in := t.upload(batch, i, t.Config.Batch/len(t.losses))
 	loss := t.forward(in)
-	loss.Backward(t.precision.Seed() / float32(len(t.losses)))
+	loss.Backward(t.precision.Seed() * float32(t.counts[i]) / float32(t.counted))
 	release(in) // only now: recompute in backward needs some of them again
 	t.par.end()
 	return loss
+}
+
+// divide makes a batch so many micro-batches, and counts the targets of each that
+// are not to be left out: so much of the batch's loss is the micro-batch's, which is
+// a mean itself. Where all count, the parts are equal.
+func (t *Trainer) divide(batch []any, micros int) {
+	t.losses, t.counts, t.counted = t.losses[:micros], make([]int, micros), 0
+	targets := batch[len(batch)-1].([]int32)
+	for i := range t.counts {
+		for _, v := range targets[i*len(targets)/micros : (i+1)*len(targets)/micros] {
+			if v != nn.IgnoreTarget {
+				t.counts[i]++
+			}
+		}
+		t.counted += t.counts[i]
+	}
+	t.counted = max(t.counted, 1)
+	t.par.expect(micros)
 }
 
 // Record computes the gradients of a batch as Step does, without an update,
@@ -323,8 +362,7 @@ func (t *Trainer) Record(begun func(op int), batch ...any) (r *tensor.Record, er
 	if err := t.check(batch); err != nil {
 		return nil, err
 	}
-	t.losses = t.losses[:t.Config.Batch/t.Strategy.MicroBatch]
-	t.par.expect(len(t.losses))
+	t.divide(batch, t.Config.Batch/t.Strategy.MicroBatch)
 	for i, b := range t.buffers() {
 		b.Download(device.BytesOf(t.before[i]))
 	}

@@ -20,7 +20,8 @@ type dataset struct {
 	corpus  *data.Corpus
 	words   words
 	samples train.Samples
-	test    train.Set // nil: none
+	classes *data.TextClasses // whose texts the samples are; nil: they are images
+	test    train.Set         // nil: none
 	closers []func() error
 }
 
@@ -42,6 +43,11 @@ type dataFlags struct {
 // the data say: numbers of classes, sizes of images and vocabularies.
 func (f *dataFlags) openData(ctx context.Context, c *train.Config, stderr io.Writer) (d *dataset, err error) {
 	d = &dataset{}
+	for _, path := range f.data {
+		if _, err := os.Stat(path); err != nil {
+			return d, usagef("--data %s: %w", path, plainPathError(err))
+		}
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.close())
@@ -57,6 +63,17 @@ func (f *dataFlags) openData(ctx context.Context, c *train.Config, stderr io.Wri
 		return d, f.texts(ctx, d, c, stderr)
 	}
 	return d, f.text(ctx, d, c, stderr)
+}
+
+// plainPathError is what is wrong with a path, without the path.
+func plainPathError(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return errors.New("there is no such file or folder")
+	}
+	if of := (*fs.PathError)(nil); errors.As(err, &of) {
+		return of.Err
+	}
+	return err
 }
 
 func (d *dataset) close() error {
@@ -160,6 +177,9 @@ func (f *dataFlags) images(d *dataset, c *train.Config, stderr io.Writer) error 
 		return err
 	}
 	set, err := data.OpenImageSet(dir, "train")
+	if errors.Is(err, fs.ErrNotExist) {
+		return usagef("--data %s: %w", dir, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -198,7 +218,7 @@ func (f *dataFlags) texts(ctx context.Context, d *dataset, c *train.Config, stde
 	}
 	set, err := data.OpenTextClasses(ctx, from, form)
 	if err != nil {
-		return err
+		return usagef("--data %s: %w", dir, err)
 	}
 	tests := 0
 	if parted {
@@ -211,7 +231,7 @@ func (f *dataFlags) texts(ctx context.Context, d *dataset, c *train.Config, stde
 		}
 		d.test, tests = train.Samples{test.Texts(), test.Labels()}, test.Labels().Len()
 	}
-	d.samples = train.Samples{set.Texts(), set.Labels()}
+	d.classes, d.samples = set, train.Samples{set.Texts(), set.Labels()}
 	c.Labels, c.Test = len(set.Names), d.test != nil
 	fmt.Fprintf(stderr, "data    %d texts in %d classes, %d to test on (%s)\n", set.Labels().Len(), c.Labels, tests, d.words.Name())
 	return nil
@@ -219,6 +239,9 @@ func (f *dataFlags) texts(ctx context.Context, d *dataset, c *train.Config, stde
 
 // feed gives the batches of a run of c.
 func (d *dataset) feed(ctx context.Context, c train.Config) (train.Feed, error) {
+	if c.Lengths > 0 {
+		return d.byLength(ctx, c)
+	}
 	if d.samples != nil {
 		l, err := train.NewLoaded(ctx, d.samples, c.Batch, c.Seed)
 		if err == nil {
@@ -234,4 +257,20 @@ func (d *dataset) feed(ctx context.Context, c train.Config) (train.Feed, error) 
 		return train.HiddenWords(data.NewMasked(b, d.words.mask)), nil
 	}
 	return train.Text(b), nil
+}
+
+// byLength gives batches of texts of similar length.
+func (d *dataset) byLength(ctx context.Context, c train.Config) (train.Feed, error) {
+	if d.classes == nil {
+		documents, err := d.corpus.Documents(c.Seq)
+		if err != nil {
+			return nil, err
+		}
+		return train.NewByLength(documents, nil, c, d.words.pad)
+	}
+	texts, err := d.classes.Sequences(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return train.NewByLength(texts, d.classes.Labels(), c, d.words.pad)
 }

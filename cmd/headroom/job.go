@@ -51,7 +51,7 @@ func (j *jobFlags) add(f *pflag.FlagSet) {
 	f.Var(&j.precision, "precision", "float32, bfloat16 or float16: what a step computes in; weights stay float32")
 	f.Var(&j.away, "away", "memory outside the device where values and the optimizer's state may wait: SIZE of the host's memory, or SIZE,DIR of a file (default none)")
 	f.StringVar(&j.away.as, "away-as", "", "`FORM` in which values wait there: bfloat16 or int8, which change gradients a little; the optimizer's state keeps all bits (default: all bits)")
-	f.StringVar(&j.rates, "rates", "", "`FILE` with the rates that plan --calibrate measured, to estimate from")
+	f.StringVar(&j.rates, "rates", "", "`FILE` with what operations took on the device, to estimate from: plan --calibrate writes it, and train corrects it by what its steps take")
 	f.BoolVar(&j.json, "json", false, "print the result as JSON")
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 
 	"github.com/spf13/cobra"
 
@@ -83,18 +82,19 @@ func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
 	if err := c.Validate(); err != nil {
 		return usageError{err}
 	}
-	o, err := j.options()
-	if err != nil && !(j.calibrate && errors.Is(err, fs.ErrNotExist)) { // it is about to be written
-		return usageError{err}
-	}
-	if err := j.spread(&c, &o); err != nil {
+	parallel, err := j.spread(&c)
+	if err != nil {
 		return err
 	}
 	dev, err := j.open()
 	if err != nil {
 		return err
 	}
-	err = j.findBatch(ctx, dev.Info(), &c, stderr)
+	o, err := j.options(dev.Info(), j.calibrate)
+	o.Parallel = parallel
+	if err == nil {
+		err = j.findBatch(ctx, dev.Info(), &c, stderr)
+	}
 	if err == nil && j.calibrate {
 		err = j.measure(ctx, dev, c, &o)
 	}
@@ -105,21 +105,20 @@ func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
 }
 
 // spread makes the step the first rank's of those on --devices.
-func (j *planFlags) spread(c *train.Config, o *plan.Options) (err error) {
+func (j *planFlags) spread(c *train.Config) (p train.Parallel, err error) {
 	ranks := splitDevices(j.devices)
 	if len(ranks) == 0 {
 		_, err := j.mesh.share(*c, 1)
-		return err
+		return p, err
 	}
 	if j.batch.auto || j.calibrate || j.maxBatch || j.maxSeq || j.out != "" {
-		return usagef("--devices answers how a step of a given batch fits, and how --curve runs")
+		return p, usagef("--devices answers how a step of a given batch fits, and how --curve runs")
 	}
 	if *c, err = j.mesh.share(*c, len(ranks)); err != nil {
-		return err
+		return p, err
 	}
 	j.device = ranks[0]
-	o.Parallel = train.Parallel{Group: dist.Null(0, len(ranks)), Mesh: j.mesh.Mesh, Shard: j.shard.Shard}
-	return nil
+	return train.Parallel{Group: dist.Null(0, len(ranks)), Mesh: j.mesh.Mesh, Shard: j.shard.Shard}, nil
 }
 
 // answer is what was asked about a step of c.

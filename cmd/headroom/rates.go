@@ -2,22 +2,32 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/plan"
 	"github.com/headroom-go/headroom/train"
 )
 
-// options are those of a search: memory outside the device and, with --rates,
-// the rates that were measured before.
-func (j *jobFlags) options() (plan.Options, error) {
+// options are those of a search on a device: memory outside it and, with --rates,
+// the rates that are known of it. With anew, the file may yet have to be written.
+func (j *jobFlags) options(info device.Info, anew bool) (plan.Options, error) {
 	o := j.away.options()
 	if j.rates == "" {
 		return o, nil
 	}
 	var err error
-	o.Rates, err = plan.ReadRates(j.rates)
-	return o, err
+	o.Rates, err = plan.ReadRates(j.rates, info)
+	if anew && errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return o, usageError{err}
+	}
+	return o, nil
 }
 
 // measure runs steps of what would be chosen, and adds their rates to o's, until
@@ -50,4 +60,59 @@ func (j *planFlags) measure(ctx context.Context, dev device.Device, c train.Conf
 		return nil
 	}
 	return o.Rates.Write(j.rates)
+}
+
+// learner measures the steps of a run with --rates on one device; nil: nothing does.
+func (f *trainFlags) learner(dev device.Device) *plan.Learner {
+	if f.rates == "" || f.seat.ranks() > 1 {
+		return nil
+	}
+	return plan.NewLearner(dev)
+}
+
+// teach tells what became of a step.
+func teach(l *plan.Learner, t *train.Trainer, p train.Progress) {
+	switch {
+	case l == nil:
+	case len(p.Events) > 0:
+		l.Step("with events", p.Seconds)
+	default:
+		l.Step(kindOf(t, p.Seq), p.Seconds)
+	}
+}
+
+// kindOf names the steps that are like the last one.
+func kindOf(t *train.Trainer, seq int) string {
+	return fmt.Sprintf("%d tokens, %s", seq, t.Config.Describe(t.Strategy))
+}
+
+// learn corrects the file of rates by what the run measured. It is read again, since
+// another run may have written it meanwhile. A run that was interrupted leaves it as it
+// is: so it goes on by the same plan.
+func (f *trainFlags) learn(l *plan.Learner, info device.Info, s train.Summary, w io.Writer) error {
+	if l == nil || s.Interrupted {
+		return nil
+	}
+	measured := l.Rates()
+	if len(measured.Kernels) == 0 {
+		_, err := fmt.Fprintf(w, "rates   %s stays as it is: the run had too few steps to measure\n", f.rates)
+		return err
+	}
+	o, err := f.options(info, true)
+	if err != nil {
+		return err
+	}
+	if o.Rates.FlopsPerSecond == 0 {
+		o.Rates = plan.RatesOf(info)
+	}
+	o.Rates.Learn(measured)
+	if err := o.Rates.Write(f.rates); err != nil {
+		return fmt.Errorf("the rates that the run measured could not be kept (its results are): %w", err)
+	}
+	text := ""
+	if s.StepSeconds > 0 {
+		text = fmt.Sprintf(": a step was foretold to take %.3g s and took %.3g s", s.EstimatedStepSeconds, s.StepSeconds)
+	}
+	_, err = fmt.Fprintf(w, "rates   %s is corrected by this run%s\n", f.rates, text)
+	return err
 }

@@ -32,6 +32,7 @@ type trainFlags struct {
 	warmup    int
 	rate      float64
 	seed      uint64
+	lengths   int
 	saveEvery int
 	testEvery int
 	resume    resumeFlag
@@ -97,6 +98,7 @@ at the end, model.safetensors with config.json.`,
 	fl.IntVar(&f.warmup, "warmup", 0, "steps until the learning rate is reached (default by model: "+defaults(func(f family) string { return fmt.Sprint(f.warmup) })+")")
 	fl.Float64Var(&f.rate, "lr", 0, "highest learning rate; it falls to a tenth along a cosine (default by model: "+defaults(func(f family) string { return fmt.Sprint(f.rate) })+")")
 	fl.Uint64Var(&f.seed, "seed", 1, "decides the initial weights and the order of the data")
+	fl.IntVar(&f.lengths, "lengths", 0, "put texts of similar length into a batch: `N` lengths of at most --seq, each with a plan (default 0: all texts are cut or padded to --seq)")
 	fl.IntVar(&f.saveEvery, "save-every", 0, "steps between checkpoints (0: only at the end)")
 	fl.StringVar(&f.devices, "devices", "", "`DEVICES` to spread the run over, with commas between: a rank on each computes its part of the batch")
 	f.mesh.add(fl)
@@ -284,6 +286,9 @@ func (f *trainFlags) overlay(base train.Config, use func(flag string) bool) (tra
 	if use("seq") {
 		base.Seq = c.Seq
 	}
+	if use("lengths") {
+		base.Lengths = f.lengths
+	}
 	if use("seed") {
 		base.Seed = c.Seed
 	}
@@ -340,7 +345,7 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	if err := c.Validate(); err != nil {
 		return train.Summary{}, usageError{err}
 	}
-	if err := f.checkRanks(); err != nil {
+	if err := errors.Join(f.checkRanks(), f.checkLengths(c)); err != nil {
 		return train.Summary{}, err
 	}
 	if err := f.findBatch(ctx, dev.Info(), &c, stderr); err != nil {
@@ -354,9 +359,13 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	if err != nil {
 		return train.Summary{}, err
 	}
-	p, err := f.findPlan(ctx, dev.Info(), share)
+	p, lengths, err := f.findPlans(ctx, dev.Info(), share, feed)
 	if err != nil {
 		return train.Summary{}, planError(err)
+	}
+	learner := f.learner(dev)
+	if learner != nil {
+		dev = learner.Device()
 	}
 	t, err := train.NewParallel(dev, share, p.Chosen.Strategy, f.seat.parallel())
 	if err != nil {
@@ -373,13 +382,13 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	if n := f.seat.ranks(); n > 1 {
 		fmt.Fprintf(stderr, "ranks   %d, each with %d samples of a batch; sharded: %v%s\n", n, share.Batch, &f.shard, f.over())
 	}
-	writePlan(newPage(stderr), p)
+	writeFound(stderr, p, lengths)
 	if f.weights != "" {
 		if err := t.LoadWeights(f.weights); err != nil {
 			return train.Summary{}, errors.Join(usageError{err}, t.Close())
 		}
 	}
-	s, err := f.train(ctx, t, cp, feed, d.test, stderr)
+	s, err := f.train(ctx, t, cp, feed, d.test, lengths, learner, stderr)
 	if err := errors.Join(err, t.Close()); err != nil {
 		return s, err
 	}
@@ -388,15 +397,18 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	if !f.seat.first() {
 		return s, nil
 	}
-	return s, s.Write(f.out)
+	if learner != nil && lengths == nil {
+		s.EstimatedStepSeconds, s.StepSeconds = p.Chosen.Seconds, learner.Median(kindOf(t, 0))
+	}
+	return s, errors.Join(s.Write(f.out), f.learn(learner, dev.Info(), s, stderr))
 }
 
 // findPlan reads the plan that was given, or searches for one.
 func (f *trainFlags) findPlan(ctx context.Context, info device.Info, c train.Config) (*plan.Plan, error) {
 	if f.plan == "" {
-		o, err := f.options()
+		o, err := f.options(info, f.seat.ranks() == 1)
 		if err != nil {
-			return nil, usageError{err}
+			return nil, err
 		}
 		o.Parallel = f.seat.planned()
 		return plan.Search(ctx, info, c, o)
@@ -415,14 +427,15 @@ func (f *trainFlags) findPlan(ctx context.Context, info device.Info, c train.Con
 }
 
 // train runs the trainer in the folder for results.
-func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Checkpoint, feed train.Feed, test train.Set, stderr io.Writer) (train.Summary, error) {
+func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Checkpoint, feed train.Feed, test train.Set, lengths *plan.Lengths, learner *plan.Learner, stderr io.Writer) (train.Summary, error) {
 	if f.seat.first() {
 		if err := os.MkdirAll(f.out, 0o755); err != nil {
 			return train.Summary{}, err
 		}
 	}
 	show := newProgress(stderr)
-	r := &train.Run{Trainer: t, Feed: feed, Test: test, Dir: f.out, SaveEvery: f.saveEvery, TestEvery: f.testEvery, OnStep: show.step, Profile: f.profile}
+	r := &train.Run{Trainer: t, Feed: feed, Shapes: shapes(lengths), Test: test, Dir: f.out, SaveEvery: f.saveEvery, TestEvery: f.testEvery, Profile: f.profile}
+	r.OnStep = func(p train.Progress) { teach(learner, t, p); show.step(p) }
 	if cp != nil {
 		if err := r.Resume(cp); err != nil {
 			return train.Summary{}, err
@@ -431,7 +444,8 @@ func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Chec
 	from := t.Steps()
 	job, end := f.live.show(t.Config.Model, t.Memory(), stderr)
 	if job != nil {
-		r.Stacks, r.OnStep = true, func(p train.Progress) { show.step(p); tell(job, p) }
+		show := r.OnStep
+		r.Stacks, r.OnStep = true, func(p train.Progress) { show(p); tell(job, p) }
 	}
 	out, err := r.Do(ctx)
 	err = errors.Join(err, end())
@@ -441,7 +455,7 @@ func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Chec
 		MeasuredPeakBytes: out.PeakBytes, MeasuredReservedBytes: out.ReservedBytes,
 		Strategy: t.Config.Describe(t.Strategy), MicroBatch: t.Strategy.MicroBatch, RecomputedBlocks: t.Strategy.Recompute,
 		Steps: out.Steps, ResumedFromStep: from, Interrupted: out.Interrupted,
-		FirstLoss: out.FirstLoss, LastLoss: out.LastLoss, TokensPerSecond: out.TokensPerSecond, SamplesPerSecond: out.SamplesPerSecond, Seconds: out.Seconds}
+		Lengths: lengthSummaries(c, lengths, out.Lengths), FirstLoss: out.FirstLoss, LastLoss: out.LastLoss, TokensPerSecond: out.TokensPerSecond, SamplesPerSecond: out.SamplesPerSecond, Seconds: out.Seconds}
 	if out.Test != nil {
 		s.TestSamples, s.TestLoss, s.TestAccuracy = out.Test.Samples, out.Test.Loss, out.Test.Accuracy
 	}
