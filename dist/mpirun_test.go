@@ -97,6 +97,15 @@ func joinAs(t testing.TB, m *dist.MPI, size int, o dist.JoinOptions) []dist.Grou
 // TestMPIRank is what each process of TestMPIRun does.
 func TestMPIRank(t *testing.T) {
 	m, port := startedMPI(t), 0
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("a fault makes no panic")
+			}
+		}()
+		var nowhere *int
+		*nowhere = 1 // which the library's own handler of signals would not survive
+	}()
 	disttest.Run(t, func(t *testing.T, size int, o dist.Options) []dist.Group {
 		port++
 		return joinAs(t, m, size, dist.JoinOptions{Options: o, MPI: m, Address: fmt.Sprintf("0:%d", port)})
