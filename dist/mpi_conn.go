@@ -61,11 +61,11 @@ func (l *mpiListener) next() {
 			l.once.Do(func() { close(l.shut) })
 			return
 		}
-		c := l.m.connection(mpiAddress{d.From, int(binary.LittleEndian.Uint32(hello))})
+		c := l.m.connection(mpiAddress{d.From, int(binary.LittleEndian.Uint32(hello))}, segmentAt(l.address.tag))
 		select {
 		case l.came <- c:
 		default:
-			c.Close()
+			go c.Close()
 		}
 		l.next()
 	})
@@ -105,7 +105,7 @@ func (m *MPI) dial(_ context.Context, address string) (net.Conn, error) {
 			close(made)
 			return
 		}
-		c := m.connection(mpiAddress{a.rank, tag})
+		c := m.connection(mpiAddress{a.rank, tag}, segmentAt(a.tag))
 		m.send(binary.LittleEndian.AppendUint32(nil, uint32(c.peer.tag)), a.rank, a.tag, c.check)
 		made <- c
 	})
@@ -131,13 +131,23 @@ func (m *MPI) freeTag(peer int) int {
 	return tag
 }
 
-// segment is so many bytes that a message has at most. Each connection has
-// segments of them in each direction: while one is on its way, the next is filled
-// or read.
+// Each connection has two segments in each direction, so that one is filled or read
+// while the other is on its way, and no message is longer than one. Those of data
+// are long, since every message costs turns at both ends; those of rank 0's
+// connections, which go over ports that were agreed on, are short.
 const (
-	segment  = 256 << 10
-	segments = 2
+	segments     = 2
+	shortSegment = 16 << 10
+	longSegment  = 512 << 10
 )
+
+// segmentAt is the length of segments of connections that were made at a port.
+func segmentAt(port int) int {
+	if port < firstPort {
+		return shortSegment
+	}
+	return longSegment
+}
 
 // mpiConn is one end of a connection. Of its methods one that reads and one that
 // writes may run at the same time, and Close at any.
@@ -163,7 +173,7 @@ type mpiConn struct {
 }
 
 // connection makes one end, which receives at once.
-func (m *MPI) connection(peer mpiAddress) *mpiConn {
+func (m *MPI) connection(peer mpiAddress, segment int) *mpiConn {
 	c := &mpiConn{m: m, peer: peer, came: make(chan []byte, segments), free: make(chan []byte, segments), shut: make(chan struct{})}
 	for range segments {
 		c.free <- make([]byte, segment)
@@ -174,7 +184,7 @@ func (m *MPI) connection(peer mpiAddress) *mpiConn {
 
 // receive has one more segment for messages.
 func (c *mpiConn) receive(into []byte) {
-	c.spare = append(c.spare, into[:segment])
+	c.spare = append(c.spare, into[:cap(into)])
 	c.next()
 }
 

@@ -3,6 +3,7 @@ package dist_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
@@ -74,7 +75,7 @@ func startedMPI(t testing.TB) *dist.MPI {
 }
 
 // joinAs joins a job of so many ranks as this process, if it is one of them.
-func joinAs(t testing.TB, m *dist.MPI, size, port int, o dist.Options) []dist.Group {
+func joinAs(t testing.TB, m *dist.MPI, size int, o dist.JoinOptions) []dist.Group {
 	t.Helper()
 	if size > m.Size() {
 		t.Skipf("%d ranks are too few for %d", m.Size(), size)
@@ -82,7 +83,8 @@ func joinAs(t testing.TB, m *dist.MPI, size, port int, o dist.Options) []dist.Gr
 	if m.Rank() >= size {
 		return nil
 	}
-	g, err := dist.Join(t.Context(), dist.JoinOptions{Options: o, MPI: m, Rank: m.Rank(), Size: size, Address: "0:" + strconv.Itoa(port), Arrival: time.Minute})
+	o.Rank, o.Size, o.Arrival = m.Rank(), size, time.Minute
+	g, err := dist.Join(t.Context(), o)
 	if err == nil {
 		err = g.Barrier() // else one may fail, as the test has it, before another one has joined
 	}
@@ -95,9 +97,18 @@ func joinAs(t testing.TB, m *dist.MPI, size, port int, o dist.Options) []dist.Gr
 // TestMPIRank is what each process of TestMPIRun does.
 func TestMPIRank(t *testing.T) {
 	m, port := startedMPI(t), 0
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("a fault makes no panic")
+			}
+		}()
+		var nowhere *int
+		*nowhere = 1 // which the library's own handler of signals would not survive
+	}()
 	disttest.Run(t, func(t *testing.T, size int, o dist.Options) []dist.Group {
 		port++
-		return joinAs(t, m, size, port, o)
+		return joinAs(t, m, size, dist.JoinOptions{Options: o, MPI: m, Address: fmt.Sprintf("0:%d", port)})
 	})
 	if err := m.Close(true); err != nil {
 		t.Error(err)
@@ -131,18 +142,22 @@ func TestMPIRankDies(t *testing.T) {
 	}
 }
 
-// BenchmarkMPIRank is BenchmarkAllReduce in processes that mpirun starts, all with
-// the same -test.benchtime, a number of rounds such as 20x.
+// BenchmarkMPIRank reduces 16 MiB and 64 bytes in processes that mpirun starts, all
+// with the same -test.benchtime, a number of rounds such as 20x, over MPI and TCP.
 func BenchmarkMPIRank(b *testing.B) {
 	m, port := startedMPI(b), 0
-	b.Run("16MiB", func(b *testing.B) {
-		port++
-		benchmarkAllReduce(b, joinAs(b, m, m.Size(), port, dist.Options{}), 4<<20)
-	})
-	b.Run("64B", func(b *testing.B) {
-		port++
-		benchmarkAllReduce(b, joinAs(b, m, m.Size(), port, dist.Options{}), 16)
-	})
+	for _, bytes := range []int{16 << 20, 64} {
+		for _, over := range []string{"mpi", "tcp"} {
+			b.Run(fmt.Sprint(bytes, "/", over), func(b *testing.B) {
+				port++
+				o := dist.JoinOptions{MPI: m, Address: fmt.Sprintf("0:%d", port)}
+				if over == "tcp" {
+					o = dist.JoinOptions{Address: fmt.Sprintf("127.0.0.1:%d", 29600+port)}
+				}
+				benchmarkAllReduce(b, joinAs(b, m, m.Size(), o), bytes/4)
+			})
+		}
+	}
 	if err := m.Close(true); err != nil {
 		b.Error(err)
 	}

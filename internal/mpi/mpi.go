@@ -86,13 +86,21 @@ type MPI struct {
 
 // Open loads the first library of the names that the loader has; mpirun tells it
 // where.
-func Open(names []string) (*MPI, error) { return open(library.OpenGlobal(names, nil, symbols)) }
+func Open(names []string) (*MPI, error) { return open(library.OpenGlobal, names) }
 
 // Look is Open for a library that is not started, but only asked for its version.
 // Several can be in one process.
-func Look(names []string) (*MPI, error) { return open(library.Open(names, nil, symbols)) }
+func Look(names []string) (*MPI, error) { return open(library.Open, names) }
 
-func open(l *library.Library, err error) (*MPI, error) {
+// open loads a library. UCX, which it may use, would take the signals of faults
+// from Go, which makes panics of them; it does not, unless C's copy of the
+// environment says otherwise when it is loaded.
+func open(with func(names, folders, symbols []string) (*library.Library, error), names []string) (*MPI, error) {
+	if c, err := library.Open([]string{"libc.so.6"}, nil, []string{"setenv"}); err == nil {
+		name, value := []byte("UCX_ERROR_SIGNALS\x00"), []byte("\x00")
+		c.Call(0, uintptr(unsafe.Pointer(&name[0])), uintptr(unsafe.Pointer(&value[0])), 0)
+	}
+	l, err := with(names, nil, symbols)
 	if err != nil {
 		return nil, err
 	}
