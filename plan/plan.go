@@ -10,6 +10,7 @@
 package plan
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -82,7 +83,7 @@ func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o 
 		return trial, errors.Join(err, dev.Close())
 	}
 	defer host.Close()
-	peak, reserved, err := run(dev, host, c, s, o.Parallel, store, func() { trial.Flops, trial.Bytes, trial.Seconds = 0, 0, 0 })
+	peak, reserved, err := run(dev, host, c, s, o, store, func() { trial.Flops, trial.Bytes, trial.Seconds = 0, 0, 0 })
 	if errors.Is(err, device.ErrOutOfMemory) {
 		return Trial{Strategy: s, Description: trial.Description}, dev.Close()
 	}
@@ -112,8 +113,8 @@ func openOutside(info device.Info, o Options, count func(l *device.Launch, secon
 
 // run trains until memory repeats itself and returns the peaks of live and
 // reserved memory; it calls begin before each step.
-func run(dev, host device.Device, c train.Config, s train.Strategy, p train.Parallel, store *books, begin func()) (peak, reserved uint64, err error) {
-	t, err := train.NewParallel(dev, c, s, p)
+func run(dev, host device.Device, c train.Config, s train.Strategy, o Options, store *books, begin func()) (peak, reserved uint64, err error) {
+	t, err := train.NewParallel(dev, c, s, o.Parallel)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -133,7 +134,7 @@ func run(dev, host device.Device, c train.Config, s train.Strategy, p train.Para
 				return 0, 0, errors.Join(err, t.Close())
 			}
 		}
-		if err := repeat(t, batch, begin); err != nil {
+		if err := repeat(t, batch, cmp.Or(o.steps, maxTrialSteps), begin); err != nil {
 			return 0, 0, errors.Join(err, t.Close())
 		}
 	}
@@ -150,10 +151,11 @@ func (b *books) Take(size uint64) (buf []byte, giveBack func(), err error) {
 	return nil, func() { b.live -= size }, nil
 }
 
-// repeat steps until memory is laid out as at the start of an earlier step.
-func repeat(t *train.Trainer, batch []any, begin func()) error {
+// repeat steps until memory is laid out as at the start of an earlier step, at
+// most so often.
+func repeat(t *train.Trainer, batch []any, most int, begin func()) error {
 	seen := map[[sha256.Size]byte]bool{}
-	for range maxTrialSteps {
+	for range most {
 		begin()
 		if _, err := t.Step(batch...); err != nil {
 			return err

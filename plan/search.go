@@ -42,6 +42,8 @@ type Options struct {
 	// Parallel says that the step is one of several ranks', of which c is the
 	// Share; its group is a dist.Null. The zero value is one alone.
 	Parallel train.Parallel
+
+	steps int // of a trial at most; 0: maxTrialSteps
 }
 
 // briefly is o for one of many searches, of which only the best is done again
@@ -49,6 +51,18 @@ type Options struct {
 func (o Options) briefly() Options {
 	o.Work = cmp.Or(o.Work, 3e6)
 	return o
+}
+
+// roughly is o for trials of which only the size of memory is asked, roughly.
+func (o Options) roughly() Options {
+	o.steps = 4
+	return o
+}
+
+// toGuess is o to find out roughly what fits.
+func (o Options) toGuess() Options {
+	o.Work = min(cmp.Or(o.Work, 1e6), 1e6)
+	return o.roughly()
 }
 
 // Away is memory outside the device, for values. The zero value is none.
@@ -211,7 +225,7 @@ func (p *program) solve(ctx context.Context, info device.Info, c train.Config, s
 			p.addCopies(&best, plan, c.Batch/s.MicroBatch)
 			return int64(best.ReservedBytes), err
 		}
-		free, err := Try(info, unlimited, c, s, o)
+		free, err := Try(info, unlimited, c, s, o.roughly())
 		return int64(max(free.ReservedBytes, info.Capacity+1)), err
 	}
 	_, err = remat.Solve(ctx, &p.Program, int64(info.Capacity), remat.Options{Work: o.Work, Placed: placed})
