@@ -71,6 +71,7 @@ type Away struct {
 	OutBytesPerSecond  float64 // of copies from the device
 	BackBytesPerSecond float64
 	As                 tensor.AwayForm // of saved values; other than exact, losses change
+	Workers            int             // threads that update weights there, beside a GPU; 0: one
 }
 
 // times is how many values go in the time of an exact one.

@@ -11,7 +11,7 @@ import (
 // options are those of a search: memory outside the device and, with --rates,
 // the rates that were measured before.
 func (j *jobFlags) options() (plan.Options, error) {
-	o := j.away.options()
+	o := j.away.options(j.device)
 	if j.rates == "" {
 		return o, nil
 	}
