@@ -181,6 +181,7 @@ func (v *virtual) settleIn(r *request, n int) error {
 // thread lists the pages of a stitch, whole ones from the smallest free blocks
 // first, and the offset of the block in the first.
 func (v *virtual) thread(st *stitch) (pages []*page, offset uint64) {
+	pages = make([]*page, 0, st.whole+2)
 	if st.head.size() > 0 {
 		pages = append(pages, st.head.page())
 		offset = st.head.from & (v.a.page - 1)

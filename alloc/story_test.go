@@ -225,7 +225,7 @@ func (s *story) draw(out *strings.Builder) {
 			what = inWords(&w.block, names)
 		}
 		fmt.Fprintf(out, "view %d [%s %s]:", i, what, size.Exact(w.block.size))
-		for p := range w.pieces {
+		for _, p := range w.pieces() {
 			fmt.Fprintf(out, " %s at %d:%s", size.Exact(p.size()), slices.Index(s.a.segments, p.seg), size.Exact(p.from-p.seg.base))
 		}
 		fmt.Fprintln(out)

@@ -37,6 +37,8 @@ type view struct {
 	lent   []*Block // the bytes of a live or pending block, in order
 	number uint64   // of the time when it was last taken
 	pool   *pool    // that it serves
+	homes  []span   // of find, when pages had moved so often:
+	moves  uint64
 }
 
 // views are those of an allocator.
@@ -45,6 +47,7 @@ type views struct {
 	home   *segment     // that their blocks belong to; it has no addresses
 	pages  int          // mapped by all
 	taken  uint64       // number of times that one was taken
+	moves  uint64       // number of times that a page which one shows got or lost its home
 	lost   []device.Ptr // addresses that could not be released
 }
 
@@ -63,11 +66,20 @@ func (v *views) all(yield func(*view) bool) {
 	}
 }
 
-// pieces gives the bytes of w's block at their homes; neighbours there are one
-// piece. A page that has no home gives a nil segment.
-func (w *view) pieces(yield func(span) bool) {
+// pieces gives the bytes of w's block at their homes. They are looked for again
+// only where pages have moved: a block of gigabytes lies on thousands of pages,
+// and in few pieces.
+func (w *view) pieces() []span {
+	if moves := w.block.seg.a.views.moves; w.moves != moves || len(w.homes) == 0 {
+		w.homes, w.moves = w.find(w.homes[:0]), moves
+	}
+	return w.homes
+}
+
+// find adds the bytes of w's block at their homes to a list; neighbours there
+// are one piece. A page that has no home gives a nil segment.
+func (w *view) find(list []span) []span {
 	page := w.block.seg.a.page
-	var piece span
 	for i, p := range w.pages {
 		s := span{p.seg, p.addr, p.addr + page}
 		if i == 0 {
@@ -76,16 +88,20 @@ func (w *view) pieces(yield func(span) bool) {
 		if last := w.base + uint64(i+1)*page; last > w.block.end() {
 			s.to -= last - w.block.end()
 		}
-		if i > 0 && s.seg == piece.seg && s.from == piece.to {
-			piece.to = s.to
+		if n := len(list); n > 0 && s.seg == list[n-1].seg && s.from == list[n-1].to {
+			list[n-1].to = s.to
 			continue
 		}
-		if i > 0 && !yield(piece) {
-			return
-		}
-		piece = s
+		list = append(list, s)
 	}
-	yield(piece)
+	return list
+}
+
+// moved is told of pages that got or lost their home.
+func (v *views) moved(pages []*page) {
+	if slices.ContainsFunc(pages, func(p *page) bool { return p.views > 0 }) {
+		v.moves++
+	}
 }
 
 // free says whether all pieces are free, for anybody.
@@ -93,7 +109,7 @@ func (w *view) free() bool {
 	if w.block.state != free {
 		return false
 	}
-	for s := range w.pieces {
+	for _, s := range w.pieces() {
 		if s.seg == nil || s.seg.pool.keep && s.seg.pool != w.pool {
 			return false
 		}
@@ -106,7 +122,7 @@ func (w *view) free() bool {
 
 // ready says whether a stream may use the pieces, which are free, at once.
 func (w *view) ready(s *stream) bool {
-	for p := range w.pieces {
+	for _, p := range w.pieces() {
 		if c := class(p.seg.at(p.from).uses); c != clean && c != ownClass+s.id {
 			return false
 		}
@@ -120,7 +136,7 @@ func (w *view) take() *Block {
 	a.views.taken++
 	w.number = a.views.taken
 	b.uses = b.uses[:0]
-	for s := range w.pieces {
+	for _, s := range w.pieces() {
 		piece := a.cut(s.seg.at(s.from), s.from, s.to)
 		for _, u := range piece.uses {
 			a.addUse(b, u)
@@ -301,6 +317,9 @@ func (v *virtual) checkViews() error {
 
 // check compares the lent blocks with the pieces.
 func (w *view) check() error {
+	if found := w.find(nil); !slices.Equal(found, w.pieces()) {
+		return fmt.Errorf("view %#x is thought to show %v, and shows %v", w.base, w.pieces(), found)
+	}
 	if w.block.state == free {
 		if len(w.lent) > 0 {
 			return fmt.Errorf("idle view %#x holds %d lent blocks", w.base, len(w.lent))
@@ -308,7 +327,7 @@ func (w *view) check() error {
 		return nil
 	}
 	i := 0
-	for s := range w.pieces {
+	for _, s := range w.pieces() {
 		if i == len(w.lent) || w.lent[i].span() != s || w.lent[i].state != lent {
 			return fmt.Errorf("piece %d of view %#x should be lent at [%#x, %#x)", i, w.base, s.from, s.to)
 		}

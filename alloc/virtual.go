@@ -380,6 +380,7 @@ func (v *virtual) attach(r run) (*Block, error) {
 		p.seg, p.addr = r.seg, r.addr+uint64(i)*v.a.page
 		r.seg.pages[at+i] = p
 	}
+	v.a.views.moved(chosen)
 	v.spare = slices.DeleteFunc(v.spare, func(p *page) bool { return p.seg != nil })
 	r.pages = nil
 	v.logStep(r, trace.SegmentMap, &v.a.stats.Maps)
@@ -407,6 +408,7 @@ func (v *virtual) detach(r run) error {
 		p.seg = nil
 		r.seg.pages[at+i] = nil
 	}
+	v.a.views.moved(r.pages)
 	v.spare = append(v.spare, r.pages...)
 	v.logStep(r, trace.SegmentUnmap, &v.a.stats.Unmaps)
 	v.turn(r, unbacked)

@@ -88,7 +88,7 @@ func testBudgets(t *testing.T, c train.Config) {
 		t.Fatal(err)
 	}
 	defer all.Close()
-	o := plan.Options{Rates: calibrate(t, all, c), Work: 300_000}
+	o := plan.Options{Rates: calibrate(t, wallTime, all, c), Work: 300_000}
 	plain, err := plan.Try(all.Info(), all.Info().Capacity, c, c.Plain(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -97,15 +97,9 @@ func testBudgets(t *testing.T, c train.Config) {
 	t.Logf("load %s; plain: peak %s, %.1f ms by the estimate; the least that a plan is found for is %s, %.0f %%", loadAverage(), sizes.Format(plain.PeakBytes), 1e3*plain.Seconds,
 		sizes.Format(least), 100*float64(least)/float64(plain.PeakBytes))
 	t.Logf("budget  strategy          micro  peak foretold  measured   estimate   measured   the same as multiples of plain")
-	for _, text := range strings.Split(*budgetParts, ",") {
-		var percent float64
-		if _, err := fmt.Sscan(text, &percent); err != nil {
-			t.Fatal(err)
-		}
-		info := all.Info()
-		unit := float64(info.Granularity)
-		info.Capacity = uint64(math.Ceil(percent/100*float64(plain.PeakBytes)/unit) * unit)
-		g := group{t: t, c: c, percent: percent, info: info, o: o, dev: all}
+	for _, percent := range percents(t, *budgetParts) {
+		info := withBudget(all.Info(), percent, plain)
+		g := group{t: t, c: c, percent: percent, info: info, o: o, clock: wallTime}
 		g.add(plain, "plain", all.Info().Capacity)
 		g.plan("planned", o)
 		g.recipes()
@@ -117,12 +111,31 @@ func testBudgets(t *testing.T, c train.Config) {
 	}
 }
 
+// percents reads numbers with commas between them.
+func percents(t *testing.T, text string) (list []float64) {
+	for part := range strings.SplitSeq(text, ",") {
+		var percent float64
+		if _, err := fmt.Sscan(part, &percent); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, percent)
+	}
+	return list
+}
+
+// withBudget is info with so many percent of the plain step's peak.
+func withBudget(info device.Info, percent float64, plain plan.Trial) device.Info {
+	unit := float64(info.Granularity)
+	info.Capacity = uint64(math.Ceil(percent/100*float64(plain.PeakBytes)/unit) * unit)
+	return info
+}
+
 // calibrate measures with the whole batch, a quarter and a sixteenth.
-func calibrate(t *testing.T, dev device.Device, c train.Config) plan.Rates {
-	r, err := plan.Calibrate(dev, c, c.Plain())
+func calibrate(t *testing.T, clock func() time.Duration, dev device.Device, c train.Config) plan.Rates {
+	r, err := plan.CalibrateBy(clock, dev, c, c.Plain())
 	for parts := 4; err == nil && parts <= 16 && c.Divisible(); parts *= 4 {
 		var more plan.Rates
-		more, err = plan.Calibrate(dev, c, train.Strategy{MicroBatch: c.Batch / parts})
+		more, err = plan.CalibrateBy(clock, dev, c, train.Strategy{MicroBatch: c.Batch / parts})
 		r.Add(more)
 	}
 	if err != nil {
@@ -142,6 +155,11 @@ func leastBudget(t *testing.T, info device.Info, c train.Config, o plan.Options)
 	return small.LeastBytes
 }
 
+// opened is when the program began, for wallTime.
+var opened = time.Now()
+
+func wallTime() time.Duration { return time.Since(opened) }
+
 func loadAverage() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -157,7 +175,8 @@ type group struct {
 	percent float64
 	info    device.Info // with the budget
 	o       plan.Options
-	dev     device.Device
+	clock   func() time.Duration
+	workers int // of the device; 0: one for each processor
 	entries []*entry
 }
 
@@ -168,7 +187,7 @@ type entry struct {
 	capacity       uint64
 	trainer        *train.Trainer
 	close          func() error
-	took           []float64 // seconds of a step, sorted
+	took           []float64 // seconds of each step
 	losses         []float64
 	peak, reserved uint64
 }
@@ -191,38 +210,39 @@ func (g *group) plan(name string, o plan.Options) {
 	g.add(p.Chosen, name, g.info.Capacity)
 }
 
-// recipes adds the fixed ones, each with its largest micro-batch that fits.
+// recipes adds the fixed ones.
 func (g *group) recipes() {
-	for _, recipe := range []struct {
-		name string
-		make func(g *group, micro int) train.Strategy
-	}{{"every block", everyBlock}, {"√N segments", segments}, {"all away", allAway}} {
-		for micro := g.c.Batch; micro > 0; micro-- {
-			if g.c.Batch%micro > 0 || micro < g.c.Batch && !g.c.Divisible() {
-				continue
-			}
-			s := recipe.make(g, micro)
-			trial, err := plan.Try(g.info, g.info.Capacity, g.c, s, g.o)
-			if err != nil {
-				g.t.Fatal(err)
-			}
-			if !trial.Fits {
-				continue
-			}
-			if trial.AwayBytes > 0 { // copies run beside what is computed
-				_, bytes := g.away(micro)
-				trial.Seconds = max(trial.Seconds, float64(bytes)*float64(g.c.Batch/micro)*(1/outside.OutBytesPerSecond+1/outside.BackBytesPerSecond))
-			}
-			g.add(trial, recipe.name, g.info.Capacity)
-			break
+	g.recipe("every block", everyBlock)
+	g.recipe("√N segments", segments)
+	g.recipe("all away", allAway)
+}
+
+// recipe adds a fixed strategy with its largest micro-batch that fits.
+func (g *group) recipe(name string, make func(g *group, micro int) train.Strategy) {
+	for micro := g.c.Batch; micro > 0; micro-- {
+		if g.c.Batch%micro > 0 || micro < g.c.Batch && !g.c.Divisible() {
+			continue
 		}
+		trial, err := plan.Try(g.info, g.info.Capacity, g.c, make(g, micro), g.o)
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		if !trial.Fits {
+			continue
+		}
+		if trial.AwayBytes > 0 { // copies run beside what is computed
+			_, bytes := g.away(micro)
+			trial.Seconds = max(trial.Seconds, float64(bytes)*float64(g.c.Batch/micro)*(1/outside.OutBytesPerSecond+1/outside.BackBytesPerSecond))
+		}
+		g.add(trial, name, g.info.Capacity)
+		return
 	}
 }
 
 // measure opens all and runs their steps in turn.
 func (g *group) measure() {
 	for _, e := range g.entries {
-		if err := e.open(g.c); err != nil {
+		if err := e.open(g.c, g.workers); err != nil {
 			g.t.Fatal(err)
 		}
 	}
@@ -230,27 +250,27 @@ func (g *group) measure() {
 	for range 1 + *budgetRounds {
 		batch := numbers(g.c, random)
 		for _, e := range g.entries {
-			start := time.Now()
+			start := g.clock()
 			r, err := e.trainer.Step(batch...)
 			if err != nil {
 				g.t.Fatal(err)
 			}
-			e.took = append(e.took, time.Since(start).Seconds())
+			e.took = append(e.took, (g.clock() - start).Seconds())
 			e.losses = append(e.losses, r.Loss)
 		}
 	}
 	for _, e := range g.entries {
 		stats := e.trainer.Memory().Stats()
 		e.peak, e.reserved = stats.PeakLive, stats.PeakReserved
-		e.took = slices.Sorted(slices.Values(e.took[1:]))
+		e.took = e.took[1:]
 		if err := e.close(); err != nil {
 			g.t.Error(err)
 		}
 	}
 }
 
-func (e *entry) open(c train.Config) error {
-	dev, err := device.OpenHost(device.HostOptions{Capacity: e.capacity})
+func (e *entry) open(c train.Config, workers int) error {
+	dev, err := device.OpenHost(device.HostOptions{Capacity: e.capacity, Workers: workers})
 	if err != nil {
 		return err
 	}
@@ -289,7 +309,10 @@ func numbers(c train.Config, random *rand.Rand) []any {
 	return batch
 }
 
-func (e *entry) seconds() float64 { return e.took[len(e.took)/2] }
+func (e *entry) seconds() float64 { return middle(e.took) }
+
+// middle is the median.
+func middle(list []float64) float64 { return slices.Sorted(slices.Values(list))[len(list)/2] }
 
 // check prints the group's lines and compares.
 func (g *group) check() {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"math"
 	"slices"
 	"sort"
 	"strings"
@@ -21,18 +20,18 @@ import (
 // The device's own handles have numbers from 1 on, those that were imported
 // from firstImport on, none of them twice.
 //
-//	used        == granularity · handles.live + Σ plain
-//	used        <= capacity
-//	len(mapped) == Σ ranges.mapped
-//	maps(h)     == number of p with mapped[p] == h, at most 1 without Info.Alias
-//	aliases     == Σ max(maps(h) − 1, 0)
+//	used    == granularity · handles.live + Σ plain
+//	used    <= capacity
+//	mapped  == Σ ranges.mapped, and that is the number of ranges.behind that are not 0
+//	maps(h) == number of ranges.behind that are h, at most 1 without Info.Alias
+//	aliases == Σ max(maps(h) − 1, 0)
 type book struct {
 	info       Info
 	limit      int // pieces at most, for want of memory mappings; 0: no limit
 	used       uint64
 	plain      map[Ptr]uint64 // size of each plain allocation
 	ranges     []*addresses   // in the order of their start
-	mapped     map[Ptr]Handle // the handle behind each granule of address that has one
+	mapped     int            // granules of address with memory
 	aliases    int            // mappings beyond the first of their handle
 	handles    handleTable
 	imports    map[Handle]*int // how many addresses each imported handle has
@@ -44,7 +43,8 @@ type book struct {
 type addresses struct {
 	start  Ptr
 	size   uint64
-	mapped int // granules with memory
+	mapped int      // granules with memory
+	behind []Handle // of each granule, 0 for none, up to the last that had one
 }
 
 // firstImport is the number of the first imported handle.
@@ -60,7 +60,7 @@ var (
 
 func newBook(info Info, limit int) book {
 	return book{
-		info: info, limit: limit, plain: map[Ptr]uint64{}, mapped: map[Ptr]Handle{},
+		info: info, limit: limit, plain: map[Ptr]uint64{},
 		imports: map[Handle]*int{}, nextImport: firstImport,
 	}
 }
@@ -261,6 +261,14 @@ func (b *book) checkSpan(p Ptr, n int) error {
 	return nil
 }
 
+// behind gives the handles of n granules from p on, which passed checkSpan, as
+// far as the range has had any.
+func (b *book) behind(p Ptr, n int) []Handle {
+	r, _ := b.find(p)
+	from := min(int(uint64(p-r.start)/b.info.Granularity), len(r.behind))
+	return r.behind[from:min(from+n, len(r.behind))]
+}
+
 // granule gives the address of granule i after p.
 func (b *book) granule(p Ptr, i int) Ptr { return p + Ptr(uint64(i)*b.info.Granularity) }
 
@@ -269,9 +277,10 @@ func (b *book) checkMap(p Ptr, handles []Handle) error {
 	if err := b.checkSpan(p, len(handles)); err != nil {
 		return err
 	}
+	behind := b.behind(p, len(handles))
 	for i, h := range handles {
-		if q := b.granule(p, i); b.mapped[q] != 0 {
-			return b.misuse("address %#x is mapped already, to handle %d", uint64(q), b.mapped[q])
+		if i < len(behind) && behind[i] != 0 {
+			return b.misuse("address %#x is mapped already, to handle %d", uint64(b.granule(p, i)), behind[i])
 		}
 		if err := b.checkExists(h); err != nil {
 			return err
@@ -316,20 +325,38 @@ func (b *book) checkAliases(handles []Handle) error {
 // place gives the lowest address of h, which has one. It looks at all mapped
 // addresses, which errors can afford.
 func (b *book) place(h Handle) Ptr {
-	lowest := Ptr(math.MaxUint64)
-	for p, other := range b.mapped {
+	for p, other := range b.allMapped() {
 		if other == h {
-			lowest = min(lowest, p)
+			return p
 		}
 	}
-	return lowest
+	return 0
+}
+
+// allMapped gives the addresses of granules with memory, ascending, and the
+// handle behind each.
+func (b *book) allMapped() iter.Seq2[Ptr, Handle] {
+	return func(yield func(Ptr, Handle) bool) {
+		for _, r := range b.ranges {
+			for i, h := range r.behind {
+				if h != 0 && !yield(b.granule(r.start, i), h) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func (b *book) mapAt(p Ptr, handles []Handle) {
 	r, _ := b.find(p)
+	at := int(uint64(p-r.start) / b.info.Granularity)
+	if missing := at + len(handles) - len(r.behind); missing > 0 {
+		r.behind = append(r.behind, make([]Handle, missing)...)
+	}
+	copy(r.behind[at:], handles)
 	r.mapped += len(handles)
-	for i, h := range handles {
-		b.mapped[b.granule(p, i)] = h
+	b.mapped += len(handles)
+	for _, h := range handles {
 		n := b.places(h)
 		if *n++; *n > 1 {
 			b.aliases++
@@ -337,32 +364,34 @@ func (b *book) mapAt(p Ptr, handles []Handle) {
 	}
 }
 
-// checkUnmap gives the handles behind n granules from p on, all of them mapped.
+// checkUnmap gives the handles behind n granules from p on, all of them mapped,
+// until unmap.
 func (b *book) checkUnmap(p Ptr, n int) ([]Handle, error) {
 	if err := b.checkSpan(p, n); err != nil {
 		return nil, err
 	}
-	handles := make([]Handle, n)
-	for i := range handles {
-		h, ok := b.mapped[b.granule(p, i)]
-		if !ok {
+	behind := b.behind(p, n)
+	for i := range n {
+		if i >= len(behind) || behind[i] == 0 {
 			return nil, b.misuse("address %#x is not mapped", uint64(b.granule(p, i)))
 		}
-		handles[i] = h
 	}
-	return handles, nil
+	return behind, nil
 }
 
+// unmap enters that the granules from p on, behind which handles are, have no
+// memory.
 func (b *book) unmap(p Ptr, handles []Handle) {
-	r, _ := b.find(p)
-	r.mapped -= len(handles)
-	for i, h := range handles {
-		delete(b.mapped, b.granule(p, i))
+	for _, h := range handles {
 		n := b.places(h)
 		if *n--; *n > 0 {
 			b.aliases--
 		}
 	}
+	clear(b.behind(p, len(handles)))
+	r, _ := b.find(p)
+	r.mapped -= len(handles)
+	b.mapped -= len(handles)
 }
 
 // leaks is an error that names what has not been given back, or nil.
@@ -384,7 +413,7 @@ func (b *book) leaks() error {
 	note(len(b.ranges), "reserved ranges", reserved)
 	note(b.handles.live, "handles", b.info.Granularity*uint64(b.handles.live))
 	note(len(b.imports), "imported handles", b.info.Granularity*uint64(len(b.imports)))
-	note(len(b.mapped), "mapped granules", b.info.Granularity*uint64(len(b.mapped)))
+	note(b.mapped, "mapped granules", b.info.Granularity*uint64(b.mapped))
 	if left == nil {
 		return nil
 	}
@@ -411,17 +440,18 @@ func (b *book) check() error {
 
 // checkMappings recounts which handles are mapped where.
 func (b *book) checkMappings() error {
-	reachable, maps, aliases := 0, map[Handle]int{}, 0
+	reachable, found, maps, aliases := 0, 0, map[Handle]int{}, 0
 	for _, r := range b.ranges {
 		reachable += r.mapped
 	}
-	for _, h := range b.mapped {
+	for _, h := range b.allMapped() {
+		found++
 		if maps[h]++; maps[h] > 1 {
 			aliases++
 		}
 	}
-	if reachable != len(b.mapped) || aliases != b.aliases || aliases > 0 && !b.info.Alias {
-		return b.misuse("%d granules are mapped, the ranges count %d; %d aliases, the book counts %d", len(b.mapped), reachable, aliases, b.aliases)
+	if reachable != found || b.mapped != found || aliases != b.aliases || aliases > 0 && !b.info.Alias {
+		return b.misuse("%d granules are mapped, the ranges count %d, the book %d; %d aliases, the book counts %d", found, reachable, b.mapped, aliases, b.aliases)
 	}
 	exist := 0
 	for h, n := range b.allPlaces() {

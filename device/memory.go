@@ -188,7 +188,7 @@ func (m *memory) giveBack() (err error) {
 	for p, n := range m.book.plain {
 		err = errors.Join(err, m.plain.free(p, n))
 	}
-	for p, h := range m.book.mapped {
+	for p, h := range m.book.allMapped() {
 		err = errors.Join(err, m.virtual.detach(p, []Handle{h}))
 	}
 	for _, r := range m.book.ranges {

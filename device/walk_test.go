@@ -161,7 +161,7 @@ func (w *walker) pickMapped() Ptr {
 // gives them back, so that every state stays likely.
 func (w *walker) choose() int {
 	kind := w.next(8)
-	if crowded := map[int]int{0: len(w.model.plain) - 3, 2: len(w.model.ranges) - 4, 6: len(w.b.mapped) - 8}[kind]; crowded > 0 {
+	if crowded := map[int]int{0: len(w.model.plain) - 3, 2: len(w.model.ranges) - 4, 6: w.b.mapped - 8}[kind]; crowded > 0 {
 		return kind + 1
 	}
 	return kind

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/headroom-go/headroom/device"
@@ -35,38 +36,35 @@ func LargestSeq(ctx context.Context, info device.Info, c train.Config, again boo
 	return largest(ctx, info, c, c.Context(), again, o, func(c *train.Config, n int) { c.Seq = n })
 }
 
-// largest doubles a size until the step does not fit, and then halves the
-// interval: a larger one needs more memory.
+// largest finds the largest size that fits: exactly with all values kept, to
+// 1/128 with values made again, where more is a matter of luck.
+//
+// With values made again each size takes a search of its own. So the place is
+// first found by brief searches, and longer ones go on from there.
 func largest(ctx context.Context, info device.Info, c train.Config, limit int, again bool, o Options, set func(c *train.Config, n int)) (l Largest, err error) {
-	fits := func(n int) bool {
-		if err == nil {
-			err = ctx.Err()
-		}
-		if err != nil {
-			return false
-		}
-		set(&c, n)
-		var t Trial
-		l.Trials++
-		if t, err = inOnePiece(ctx, info, c, again, o); t.Fits {
-			l.Size, l.Fits, l.MarginBytes = n, t, info.Capacity-t.ReservedBytes
-		}
-		return t.Fits
-	}
 	set(&c, 1)
 	if err := c.Validate(); err != nil {
 		return l, err
 	}
-	lo, hi := 0, 1
-	for hi <= limit && fits(hi) {
-		lo, hi = hi, 2*hi
-	}
-	for hi = min(hi, limit+1); hi-lo > 1; {
-		if mid := (lo + hi) / 2; fits(mid) {
-			lo = mid
-		} else {
-			hi = mid
+	try := func(n int, o Options) (t Trial) {
+		if err = cmp.Or(err, ctx.Err()); err == nil {
+			set(&c, n)
+			l.Trials++
+			t, err = inOnePiece(ctx, info, c, again, o)
 		}
+		return t
+	}
+	fits := func(n int) bool {
+		t := try(n, o)
+		if t.Fits {
+			l.Size, l.Fits, l.MarginBytes = n, t, info.Capacity-t.ReservedBytes
+		}
+		return t.Fits
+	}
+	if !again {
+		edge(limit, limit, fits)
+	} else {
+		approach(limit, edge(limit, 32, func(n int) bool { return try(n, o.toGuess()).Fits }), fits)
 	}
 	if l.Size == 0 && err == nil {
 		set(&c, 1)
@@ -76,6 +74,42 @@ func largest(ctx context.Context, info device.Info, c train.Config, limit int, a
 		}
 	}
 	return l, err
+}
+
+// approach looks for the largest size that fits, to 1/128, from a guess on: what
+// is smaller is taken to fit, and what is far above not to, unless that decides.
+// If nothing above the guess fits, it goes down.
+func approach(limit, guess int, fits func(n int) bool) {
+	known, found := map[int]bool{}, guess
+	for top, more := 0, 1+guess/16; top < min(found+1+found/128, limit); more *= 4 {
+		top = found + more
+		found = edge(limit, 128, func(n int) bool {
+			if _, ok := known[n]; !ok && n > guess && n <= top {
+				known[n] = fits(n)
+			}
+			return n <= guess || known[n]
+		})
+	}
+	for n := guess; found <= guess && n > 0 && !fits(n); n -= 1 + n/32 {
+	}
+}
+
+// edge is the largest size up to limit that fits, or less by a part of so many;
+// 0 if 1 does not. It doubles a size until that does not fit, and halves the
+// interval: a larger one needs more memory.
+func edge(limit, parts int, fits func(n int) bool) int {
+	lo, hi := 0, 1
+	for hi <= limit && fits(hi) {
+		lo, hi = hi, 2*hi
+	}
+	for hi = min(hi, limit+1); hi-lo > 1+lo/parts; {
+		if mid := (lo + hi) / 2; fits(mid) {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return lo
 }
 
 // inOnePiece tries a step without micro-batches.

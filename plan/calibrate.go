@@ -29,7 +29,19 @@ const calibrationSteps = 5
 // the rates that it has there. On an error of the step (it may not fit) it gives
 // that; dev is as it was.
 func Calibrate(dev device.Device, c train.Config, s train.Strategy) (r Rates, err error) {
-	w := newStopwatch(dev)
+	return CalibrateBy(sinceNow(), dev, c, s)
+}
+
+// sinceNow is a clock of the wall's time.
+func sinceNow() func() time.Duration {
+	start := time.Now()
+	return func() time.Duration { return time.Since(start) }
+}
+
+// CalibrateBy is Calibrate by another clock than the wall's: by the process's
+// time on processors, where other work has a part of them and dev one worker.
+func CalibrateBy(clock func() time.Duration, dev device.Device, c train.Config, s train.Strategy) (r Rates, err error) {
+	w := &stopwatch{Device: dev, clock: clock}
 	t, err := train.New(w, c, s)
 	if err != nil {
 		return r, err
@@ -44,11 +56,11 @@ func Calibrate(dev device.Device, c train.Config, s train.Strategy) (r Rates, er
 	var timed [][]launched
 	for i := range 2 * (1 + calibrationSteps) {
 		w.on, w.launches = i%2 == 1, nil
-		start := time.Now()
+		start := clock()
 		if _, err := t.Step(batch...); err != nil {
 			return r, err
 		}
-		switch took := time.Since(start); {
+		switch took := clock() - start; {
 		case i < 2: // memory is touched for the first time
 		case w.on:
 			timed = append(timed, w.launches)
@@ -129,12 +141,12 @@ func (heap) Take(size uint64) (buf []byte, giveBack func(), err error) {
 // stopwatch is a device that measures its launches while it is on.
 type stopwatch struct {
 	device.Device
-	now      func() time.Time
+	clock    func() time.Duration
 	on       bool
 	launches []launched
 }
 
-func newStopwatch(dev device.Device) *stopwatch { return &stopwatch{Device: dev, now: time.Now} }
+func newStopwatch(dev device.Device) *stopwatch { return &stopwatch{Device: dev, clock: sinceNow()} }
 
 // Unwrap is the device that is measured.
 func (w *stopwatch) Unwrap() device.Device { return w.Device }
@@ -165,10 +177,10 @@ func (s *watchedStream) time(l launched, work func()) {
 		return
 	}
 	_ = s.Sync()
-	start := s.watch.now()
+	start := s.watch.clock()
 	work()
 	_ = s.Sync()
-	l.took = s.watch.now().Sub(start)
+	l.took = s.watch.clock() - start
 	s.watch.launches = append(s.watch.launches, l)
 }
 

@@ -36,7 +36,7 @@ func (c *clockwork) run(t *testing.T, config train.Config, s train.Strategy) (*L
 		t.Fatal(err)
 	}
 	l := NewLearner(dev)
-	l.watch.now = func() time.Time { return time.Unix(0, int64(c.now)) }
+	l.watch.clock = func() time.Duration { return c.now }
 	tr, err := train.New(l.Device(), config, s)
 	if err != nil {
 		t.Fatal(err)

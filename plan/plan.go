@@ -10,6 +10,7 @@
 package plan
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -66,23 +67,25 @@ const maxTrialSteps = 32
 // not fit is no error.
 func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o Options) (Trial, error) {
 	trial := Trial{Strategy: s, Description: c.Describe(s)}
-	rates := o.rates(info)
-	count := func(l *device.Launch, seconds float64) {
+	rates, time := o.rates(info), timeline{}
+	count := func(l *device.Launch) {
 		trial.Flops += l.Flops
 		trial.Bytes += l.Bytes
-		trial.Seconds += seconds
 	}
-	dev, err := device.OpenNullLike(info, capacity, func(l *device.Launch) { count(l, rates.seconds(l)) })
+	dev, err := device.OpenNullLike(info, capacity, func(l *device.Launch) {
+		count(l)
+		time.device += rates.seconds(l)
+	})
 	if err != nil {
 		return trial, err
 	}
 	store := &books{}
-	host, err := openOutside(info, o, count)
+	host, err := openOutside(info, o, &time, count)
 	if err != nil {
 		return trial, errors.Join(err, dev.Close())
 	}
 	defer host.Close()
-	peak, reserved, err := run(dev, host, c, s, o.Parallel, store, func() { trial.Flops, trial.Bytes, trial.Seconds = 0, 0, 0 })
+	peak, reserved, err := run(dev, host, c, s, o, store, func() { trial.Flops, trial.Bytes, time = 0, 0, timeline{} })
 	if errors.Is(err, device.ErrOutOfMemory) {
 		return Trial{Strategy: s, Description: trial.Description}, dev.Close()
 	}
@@ -90,30 +93,14 @@ func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o 
 		return trial, err
 	}
 	trial.Fits, trial.PeakBytes, trial.ReservedBytes, trial.AwayBytes = true, peak, reserved, store.peak
+	trial.Seconds = time.seconds()
 	return trial, dev.Close()
-}
-
-// openOutside opens the device of the memory outside info's, which computes as
-// a host does. Copies to it and back take what o.Away says.
-func openOutside(info device.Info, o Options, count func(l *device.Launch, seconds float64)) (device.Device, error) {
-	rates := HostRates(1)
-	if info.Kind != device.CUDA {
-		rates = o.rates(info)
-	}
-	return device.OpenNull(device.NullOptions{Capacity: unlimited, Granularity: info.Granularity,
-		OnLaunch: func(l *device.Launch) {
-			seconds := rates.seconds(l)
-			if a := o.Away; a.Bytes > 0 && l.Kernel.Name == "copy" { // as many go as come
-				seconds = float64(l.Bytes) / 4 * (1/a.OutBytesPerSecond + 1/a.BackBytesPerSecond)
-			}
-			count(l, seconds)
-		}})
 }
 
 // run trains until memory repeats itself and returns the peaks of live and
 // reserved memory; it calls begin before each step.
-func run(dev, host device.Device, c train.Config, s train.Strategy, p train.Parallel, store *books, begin func()) (peak, reserved uint64, err error) {
-	t, err := train.NewParallel(dev, c, s, p)
+func run(dev, host device.Device, c train.Config, s train.Strategy, o Options, store *books, begin func()) (peak, reserved uint64, err error) {
+	t, err := train.NewParallel(dev, c, s, o.Parallel)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -133,7 +120,7 @@ func run(dev, host device.Device, c train.Config, s train.Strategy, p train.Para
 				return 0, 0, errors.Join(err, t.Close())
 			}
 		}
-		if err := repeat(t, batch, begin); err != nil {
+		if err := repeat(t, batch, cmp.Or(o.steps, maxTrialSteps), begin); err != nil {
 			return 0, 0, errors.Join(err, t.Close())
 		}
 	}
@@ -150,10 +137,11 @@ func (b *books) Take(size uint64) (buf []byte, giveBack func(), err error) {
 	return nil, func() { b.live -= size }, nil
 }
 
-// repeat steps until memory is laid out as at the start of an earlier step.
-func repeat(t *train.Trainer, batch []any, begin func()) error {
+// repeat steps until memory is laid out as at the start of an earlier step, at
+// most so often.
+func repeat(t *train.Trainer, batch []any, most int, begin func()) error {
 	seen := map[[sha256.Size]byte]bool{}
-	for range maxTrialSteps {
+	for range most {
 		begin()
 		if _, err := t.Step(batch...); err != nil {
 			return err

@@ -42,6 +42,8 @@ type Options struct {
 	// Parallel says that the step is one of several ranks', of which c is the
 	// Share; its group is a dist.Null. The zero value is one alone.
 	Parallel train.Parallel
+
+	steps int // of a trial at most; 0: maxTrialSteps
 }
 
 // briefly is o for one of many searches, of which only the best is done again
@@ -51,12 +53,25 @@ func (o Options) briefly() Options {
 	return o
 }
 
+// roughly is o for trials of which only the size of memory is asked, roughly.
+func (o Options) roughly() Options {
+	o.steps = 4
+	return o
+}
+
+// toGuess is o to find out roughly what fits.
+func (o Options) toGuess() Options {
+	o.Work = min(cmp.Or(o.Work, 1e6), 1e6)
+	return o.roughly()
+}
+
 // Away is memory outside the device, for values. The zero value is none.
 type Away struct {
 	Bytes              uint64  // room there
 	OutBytesPerSecond  float64 // of copies from the device
 	BackBytesPerSecond float64
 	As                 tensor.AwayForm // of saved values; other than exact, losses change
+	Workers            int             // threads that update weights there, beside a GPU; 0: one
 }
 
 // times is how many values go in the time of an exact one.
@@ -228,7 +243,7 @@ func (p *program) solve(ctx context.Context, info device.Info, c train.Config, s
 			p.addCopies(&best, plan, c.Batch/s.MicroBatch)
 			return int64(best.ReservedBytes), err
 		}
-		free, err := Try(info, unlimited, c, s, o)
+		free, err := Try(info, unlimited, c, s, o.roughly())
 		return int64(max(free.ReservedBytes, info.Capacity+1)), err
 	}
 	_, err = remat.Solve(ctx, &p.Program, int64(info.Capacity), remat.Options{Work: o.Work, Placed: placed})

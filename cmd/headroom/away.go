@@ -1,6 +1,7 @@
 package main
 
 import (
+	"runtime"
 	"strings"
 
 	"github.com/headroom-go/headroom/device"
@@ -38,15 +39,19 @@ func (a *awayFlag) Set(text string) (err error) {
 
 func (a *awayFlag) Type() string { return "SIZE[,DIR]" }
 
-// options are a search's: rates of copies are those of one core of a server,
-// to memory and to a file on a local disk.
-func (a *awayFlag) options() plan.Options {
-	away := plan.Away{Bytes: a.bytes, OutBytesPerSecond: 5e9, BackBytesPerSecond: 5e9, As: tensor.AwayForm(a.as)}
-	switch {
-	case a.bytes == 0:
+// options are a search's for a device. Rates of copies to its memory are those
+// of one core of a server, or beside a GPU of sixteen lanes of PCI Express 3, the
+// slowest that serve one; those to a file are a local disk's.
+func (a *awayFlag) options(device string) plan.Options {
+	if a.bytes == 0 {
 		return plan.Options{}
+	}
+	away := plan.Away{Bytes: a.bytes, OutBytesPerSecond: 5e9, BackBytesPerSecond: 5e9, As: tensor.AwayForm(a.as), Workers: runtime.GOMAXPROCS(0)}
+	switch {
 	case a.dir != "":
 		away.OutBytesPerSecond, away.BackBytesPerSecond = 1e9, 2e9
+	case strings.HasPrefix(device, "cuda"):
+		away.OutBytesPerSecond, away.BackBytesPerSecond = 12e9, 12e9
 	}
 	return plan.Options{Away: away}
 }

@@ -15,7 +15,7 @@ import (
 // options are those of a search on a device: memory outside it and, with --rates,
 // the rates that are known of it. With anew, the file may yet have to be written.
 func (j *jobFlags) options(info device.Info, anew bool) (plan.Options, error) {
-	o := j.away.options()
+	o := j.away.options(j.device)
 	if j.rates == "" {
 		return o, nil
 	}
