@@ -19,7 +19,6 @@ const id = (name) => document.getElementById(name);
 const mostLives = 3000;
 const mostFound = 100;
 const panelDelay = 120;
-const keptLatencies = 1000;
 
 const recordTabs = [
   ["segments", "Segments"], ["blocks", "Blocks over time"], ["flame", "Flame graph"], ["largest", "Largest blocks"],
@@ -41,7 +40,8 @@ class App {
     this.findingsOf = new Map();
     this.triesOf = new Map();
     this.found = null;
-    this.latencies = [];
+    this.signs = [];
+    this.asking = false;
     this.timeline = new Timeline(id("timeline"), id("strip"), {
       onView: (from, to) => this.setView(from, to),
       onMoment: (m, follows) => this.setMoment(m, follows),
@@ -137,8 +137,10 @@ class App {
     this.refreshPanel();
   }
 
-  // Drawing. A change is drawn at once from what is there, and again when the
-  // figures of the new view have come. Changes that come meanwhile are one.
+  // Drawing. A change is drawn in the next frame: with the figures of the new
+  // view if they are there by then, as in a report, and otherwise with the last
+  // ones, and again when the new ones have come. One question is under way at a
+  // time; the changes that come meanwhile are one.
 
   redraw() {
     this.timeline.set({ view: this.view, moment: this.moment, split: this.split, axis: this.axis, curves: this.curves() });
@@ -146,35 +148,40 @@ class App {
   }
 
   refresh() {
-    if (this.asked !== undefined) return;
-    this.asked = performance.now();
-    requestAnimationFrame(async () => {
-      await this.refreshNow();
-      this.latencies.push(performance.now() - this.asked);
-      if (this.latencies.length > keptLatencies) this.latencies.shift();
-      this.asked = undefined;
-      if (this.stale()) this.refresh();
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = undefined;
+      if (this.asking) this.redraw();
+      else this.answer();
     });
+  }
+
+  async answer() {
+    this.asking = true;
+    const late = requestAnimationFrame(() => this.redraw());
+    await this.refreshNow();
+    cancelAnimationFrame(late);
+    this.asking = false;
+    if (this.stale()) this.refresh();
   }
 
   stale() {
     return this.drawn && (this.drawn.from !== this.view.from || this.drawn.to !== this.view.to || this.drawn.moment !== this.moment);
   }
 
+  /** busy says that what is drawn is not yet what is looked at. */
+  busy() {
+    return this.frame !== undefined || this.asking || this.stale();
+  }
+
   async refreshNow() {
     const { record, view, moment } = this;
     if (!record) return;
     this.drawn = { ...view, moment };
-    if (this.timeline.samples) this.redraw();
-    const [samples, [now]] = await this.guard(Promise.all([record.samples(view.from, view.to, this.timeline.plotWidth()), this.nowOf(record, moment)]), [null, [null]]);
+    const [samples, now] = await this.guard(Promise.all([record.samples(view.from, view.to, this.timeline.plotWidth()), record.samples(moment, moment, 1)]), [null, null]);
     if (record !== this.record || !samples) return;
     this.timeline.set({ samples });
     this.redraw();
     this.legend(now);
-  }
-
-  async nowOf(record, moment) {
-    return [await record.samples(moment, moment, 1)];
   }
 
   /** guard says on the page what went wrong. */
@@ -206,7 +213,7 @@ class App {
     Object.assign(id("now").dataset, { live, reserved: now.reserved.at(-1) });
     id("timeline").setAttribute("aria-valuenow", this.moment);
     id("timeline").setAttribute("aria-valuetext", text);
-    fill(id("legend"), ...rows.reverse().map(([p, name, b]) => element("li", {}, swatch(p), element("span", { className: "size" }, bytes(b)), element("span", {}, name.replaceAll("_", " ")))),
+    fill(id("legend"), ...rows.reverse().map(([p, name, b]) => element("li", {}, (this.signs[p] ??= swatch(p)), element("span", { className: "size" }, bytes(b)), element("span", {}, name.replaceAll("_", " ")))),
       element("li", {}, lineSign([5, 3]), element("span", { className: "size" }, bytes(now.reserved.at(-1))), element("span", {}, "reserved")));
   }
 

@@ -46,8 +46,8 @@ export function stepsTable(app, steps) {
   const time = (d) => (timed ? duration(d) : `${count(d)} events`);
   const most = steps.list.reduce((m, s) => Math.max(m, s.peak_live_bytes), 1);
   const signed = (n) => (n > 0 ? `+${bytes(n)}` : bytes(n));
-  const numbered = steps.list.map((s, i) => [i + 1, s]).filter(([n]) => n <= mostRows || n > steps.list.length - mostRows);
-  const some = numbered.length < steps.count ? ` The first and the last ${mostRows} are listed.` : "";
+  const numbered = steps.list.map((s, i) => [i + 1, s]).filter(([n]) => n <= mostRows / 2 || n > steps.list.length - mostRows / 2);
+  const some = numbered.length < steps.count ? ` The first and the last ${mostRows / 2} are listed.` : "";
   return element("div", {}, element("p", {}, `${count(steps.count)} ${steps.count === 1 ? "step" : "steps"}, found by ${steps.by}.${some}`),
     table("Steps", ["step", "takes", "peak live", "peak reserved", "live at its end", "growth", "blocks", ""], numbered.map(([n, s]) => [
       n, time(s.duration), bar(s.peak_live_bytes, most), bytes(s.peak_reserved_bytes), bytes(s.end_live_bytes), signed(s.growth_bytes), count(s.blocks),

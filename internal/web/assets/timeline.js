@@ -114,7 +114,7 @@ export class Timeline {
   }
 
   x(moment) {
-    return left + this.position(moment) * this.plotWidth();
+    return left + this.position(moment) * this.plot;
   }
 
   momentAt(x) {
@@ -131,7 +131,7 @@ export class Timeline {
   draw() {
     if (!this.samples) return;
     const { context, width, height } = prepare(this.canvas);
-    Object.assign(this, { c: context, width, height, top: 12 + this.lanes() * laneHeight, colours: theme() });
+    Object.assign(this, { c: context, width, height, plot: Math.max(width - left - right, 1), top: 12 + this.lanes() * laneHeight, colours: theme() });
     this.most = this.highest();
     this.axes();
     context.save();
@@ -191,10 +191,10 @@ export class Timeline {
     const { c } = this;
     const timed = this.axis === "time" && this.meta.timed;
     const range = timed ? this.timeRange() : { from: this.view.from, length: this.span() };
-    const step = roundStep(range.length / Math.max(this.plotWidth() / 110, 1));
+    const step = roundStep(range.length / Math.max(this.plot / 110, 1));
     c.textAlign = "center";
     for (let v = Math.ceil(range.from / step) * step; v <= range.from + range.length; v += step) {
-      const x = left + ((v - range.from) / range.length) * this.plotWidth();
+      const x = left + ((v - range.from) / range.length) * this.plot;
       c.fillRect(x, this.height - bottom, 1, 4);
       const label = timed ? duration(v) : count(Math.round(v));
       const half = c.measureText(label).width / 2;
