@@ -62,15 +62,20 @@ type annotation struct {
 	Name string `json:"name"`
 	From int    `json:"from"`
 	To   int    `json:"to"`
+	Lane int    `json:"lane"` // below those that it lies in
 }
 
-// maxMarks is how many failures, and how many annotations, a page shows.
-const maxMarks = 500
+// What a page shows at most of what is marked in a record.
+const (
+	maxFailures    = 500
+	maxAnnotations = 2000
+	maxLanes       = 6
+)
 
 // failures gives the requests that failed.
 func (r *Record) failures() []failure {
 	out := []failure{}
-	for i := 0; i < r.h.Len() && len(out) < maxMarks; i++ {
+	for i := 0; i < r.h.Len() && len(out) < maxFailures; i++ {
 		if e := r.h.Event(i); e.Action == trace.OOM {
 			out = append(out, failure{i + 1, e.Size, e.Addr})
 		}
@@ -79,16 +84,17 @@ func (r *Record) failures() []failure {
 }
 
 // annotations gives the spans that the program named and that lie in the
-// record.
+// record, the longest of too many, lane by lane.
 func (r *Record) annotations() []annotation {
 	out := []annotation{}
 	if !r.timed {
 		return out
 	}
-	for _, a := range r.h.Annotations() {
-		from, to := r.momentAt(a.From), r.momentAt(a.To)
-		if from < to && len(out) < maxMarks {
-			out = append(out, annotation{a.Name, from, to})
+	for i, lane := range r.h.Annotations(maxAnnotations, maxLanes) {
+		for _, a := range lane {
+			if from, to := r.momentAt(a.From), r.momentAt(a.To); from < to {
+				out = append(out, annotation{a.Name, from, to, i})
+			}
 		}
 	}
 	return out

@@ -1,9 +1,9 @@
 // The tables below the timeline: the largest blocks and holes of a moment,
 // steps, other settings, and records side by side.
 
-import { element, table, bytes, exactly, count, duration, address } from "./text.js";
+import { element, table, bytes, count, duration, address } from "./text.js";
 import { sums } from "./segments.js";
-import { bar } from "./verdict.js";
+import { bar, figure } from "./verdict.js";
 import { swatch } from "./colours.js";
 
 const mostRows = 100;
@@ -59,8 +59,8 @@ export function whatIfTable(app, tries, recorded) {
   const rows = tries.map((t, i) => {
     const r = t.result;
     const oom = r.oom ? `would have failed at event ${count(r.oom.event)}` : "serves every request";
-    return [choice(app, `what-${i}`, t.name, i), element("span", { "data-key": `peak_reserved_bytes ${t.name}`, "data-value": r.peak_reserved_bytes, title: exactly(r.peak_reserved_bytes) }, bytes(r.peak_reserved_bytes)),
-      recorded ? change(r.peak_reserved_bytes, recorded.peak_reserved_bytes) : "", bytes(r.peak_live_bytes), count(r.retries), oom];
+    return [choice(app, `what-${i}`, t.name, i), figure(`${t.name} peak_reserved_bytes`, r.peak_reserved_bytes),
+      recorded ? change(r.peak_reserved_bytes, recorded.peak_reserved_bytes) : "", figure(`${t.name} peak_live_bytes`, r.peak_live_bytes), count(r.retries), oom];
   });
   if (recorded) rows.unshift(["as recorded", bytes(recorded.peak_reserved_bytes), "", bytes(recorded.peak_live_bytes), count(recorded.retries), recorded.oom ? "failed" : "served every request"]);
   const notes = [...new Set(tries.flatMap((t) => t.result.notes ?? []))];

@@ -2,7 +2,7 @@
 // the reserved line, other curves for comparison, and the strip below with the
 // whole record, whose window is what is shown above.
 
-import { prepare, interact, roundStep, cut } from "./canvas.js";
+import { prepare, interact, roundStep, tail } from "./canvas.js";
 import { pattern, colour, dashes, theme } from "./colours.js";
 import { bytes, count, duration } from "./text.js";
 
@@ -164,7 +164,7 @@ export class Timeline {
   }
 
   lanes() {
-    return this.meta.annotations.length > 0 ? 2 : 0;
+    return this.meta.annotations.reduce((n, a) => Math.max(n, a.lane + 1), 0);
   }
 
   axes() {
@@ -247,23 +247,21 @@ export class Timeline {
     c.setLineDash([]);
   }
 
-  /** notes draws the spans that the program named, in lanes above. */
+  /** notes draws the spans that the program named, in lanes above: what lies within another below it. */
   notes() {
     const { c, colours } = this;
-    const ends = [-Infinity, -Infinity];
+    const drawn = []; // by lane: where the last one ends
     c.textAlign = "left";
     for (const a of this.meta.annotations) {
       const [x0, x1] = [this.x(a.from), this.x(a.to)];
-      if (x1 < left || x0 > this.width) continue;
-      const lane = ends.findIndex((end) => end <= a.from);
-      if (lane < 0) continue;
-      ends[lane] = a.to;
-      const y = 6 + lane * laneHeight;
+      if (x1 < Math.max(left, (drawn[a.lane] ?? left) + 0.5) || x0 > this.width) continue;
+      drawn[a.lane] = x1;
+      const y = 6 + a.lane * laneHeight;
       c.fillStyle = colours.grid;
       c.fillRect(x0, y, Math.max(x1 - x0 - 1, 1), laneHeight - 3);
       c.fillStyle = colours.ink;
       const from = Math.max(x0, left);
-      if (x1 - from > 24) c.fillText(cut(c, a.name, x1 - from - 6), from + 3, y + laneHeight / 2 - 1);
+      if (x1 - from > 24) c.fillText(tail(c, a.name, x1 - from - 6), from + 3, y + laneHeight / 2 - 1);
     }
   }
 
