@@ -42,6 +42,9 @@ type Options struct {
 	// Parallel says that the step is one of several ranks', of which c is the
 	// Share; its group is a dist.Null. The zero value is one alone.
 	Parallel train.Parallel
+	// OnTrial is told of each trial after its run on the null device; nil:
+	// nobody is.
+	OnTrial func(Trial)
 }
 
 // briefly is o for one of many searches, of which only the best is done again

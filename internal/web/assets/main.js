@@ -426,18 +426,20 @@ function lineSign(dash) {
 /** chooseFile asks which of the server's files to look at. */
 async function chooseFile(app) {
   const files = await listFiles();
+  const list = () => fill(id("files"), element("h2", {}, files.length === 0 ? "There is no file in this folder" : "Which record?"),
+    element("ul", {}, ...files.map((f) => element("li", {}, button(f.name, () => app.guard(open(f)), { className: "link" }), ` ${bytes(f.bytes)}`))));
   const open = async (file) => {
+    fill(id("files"), element("p", {}, `${file.name} (${bytes(file.bytes)}) is being read …`));
+    const records = await openFile(file.name).finally(list);
     id("files").hidden = true;
     id("page").hidden = false;
-    document.title = `${file} · Headroom`;
-    await app.start(await openFile(file));
+    document.title = `${file.name} · Headroom`;
+    await app.start(records);
   };
-  if (files.length === 1) return open(files[0].name);
   id("page").hidden = true;
   id("files").hidden = false;
-  fill(id("files"), element("h2", {}, files.length === 0 ? "There is no file in this folder" : "Which record?"),
-    element("ul", {}, ...files.map((f) => element("li", {}, button(f.name, () => app.guard(open(f.name)), { className: "link" }), ` ${bytes(f.bytes)}`))));
-  return null;
+  if (files.length === 1) return open(files[0]);
+  return list();
 }
 
 async function main() {
