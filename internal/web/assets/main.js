@@ -42,6 +42,7 @@ class App {
     this.found = null;
     this.signs = [];
     this.asking = false;
+    this.again = false; // the view has changed since it was asked for
     this.timeline = new Timeline(id("timeline"), id("strip"), {
       onView: (from, to) => this.setView(from, to),
       onMoment: (m, follows) => this.setMoment(m, follows),
@@ -66,7 +67,7 @@ class App {
     id("record").addEventListener("change", (e) => this.open(Number(e.target.value)));
     const resized = new ResizeObserver(() => { this.refresh(); this.refreshPanel(); });
     resized.observe(id("timeline"));
-    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.drawn = null; this.refresh(); this.refreshPanel(); });
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.refresh(); this.refreshPanel(); });
     window.addEventListener("beforeprint", () => this.redraw());
   }
 
@@ -150,6 +151,7 @@ class App {
   refresh() {
     this.frame ??= requestAnimationFrame(() => {
       this.frame = undefined;
+      this.again = this.asking;
       if (this.asking) this.redraw();
       else this.answer();
     });
@@ -161,22 +163,17 @@ class App {
     await this.refreshNow();
     cancelAnimationFrame(late);
     this.asking = false;
-    if (this.stale()) this.refresh();
-  }
-
-  stale() {
-    return this.drawn && (this.drawn.from !== this.view.from || this.drawn.to !== this.view.to || this.drawn.moment !== this.moment);
+    if (this.again) this.refresh();
   }
 
   /** busy says that what is drawn is not yet what is looked at. */
   busy() {
-    return this.frame !== undefined || this.asking || this.stale();
+    return this.frame !== undefined || this.asking;
   }
 
   async refreshNow() {
     const { record, view, moment } = this;
     if (!record) return;
-    this.drawn = { ...view, moment };
     const [samples, now] = await this.guard(Promise.all([record.samples(view.from, view.to, this.timeline.plotWidth()), record.samples(moment, moment, 1)]), [null, null]);
     if (record !== this.record || !samples) return;
     this.timeline.set({ samples });
