@@ -46,11 +46,10 @@ export function stepsTable(app, steps) {
   const time = (d) => (timed ? duration(d) : `${count(d)} events`);
   const most = steps.list.reduce((m, s) => Math.max(m, s.peak_live_bytes), 1);
   const signed = (n) => (n > 0 ? `+${bytes(n)}` : bytes(n));
-  const numbered = steps.list.map((s, i) => [i + 1, s]).filter(([n]) => n <= mostRows / 2 || n > steps.list.length - mostRows / 2);
-  const some = numbered.length < steps.count ? ` The first and the last ${mostRows / 2} are listed.` : "";
+  const some = steps.list.length < steps.count ? ` The first and the last ${steps.list.length / 2} are listed.` : "";
   return element("div", {}, element("p", {}, `${count(steps.count)} ${steps.count === 1 ? "step" : "steps"}, found by ${steps.by}.${some}`),
-    table("Steps", ["step", "takes", "peak live", "peak reserved", "live at its end", "growth", "blocks", ""], numbered.map(([n, s]) => [
-      n, time(s.duration), bar(s.peak_live_bytes, most), bytes(s.peak_reserved_bytes), bytes(s.end_live_bytes), signed(s.growth_bytes), count(s.blocks),
+    table("Steps", ["step", "takes", "peak live", "peak reserved", "live at its end", "growth", "blocks", ""], steps.list.map((s) => [
+      s.number, time(s.duration), bar(s.peak_live_bytes, most), bytes(s.peak_reserved_bytes), bytes(s.end_live_bytes), signed(s.growth_bytes), count(s.blocks),
       element("button", { type: "button", className: "link", onclick: () => app.timeline.show(s.from, s.to) }, "show")]), [0, 1, 2, 3, 4, 5, 6]));
 }
 

@@ -45,8 +45,24 @@ export class Timeline {
     return this.view.to - this.view.from;
   }
 
+  // The strip has the whole record on the axis of the picture above it.
+
   stripMoment(x) {
-    return ((x - left) / this.plotWidth()) * this.events;
+    const share = (x - left) / this.plotWidth();
+    if (!this.timed(this.whole)) return share * this.events;
+    const { moments, times } = this.whole;
+    return interpolate(times, moments, times[0] + share * (times.at(-1) - times[0]));
+  }
+
+  stripShare(moment) {
+    if (!this.timed(this.whole)) return moment / Math.max(this.events, 1);
+    const { moments, times } = this.whole;
+    return (interpolate(moments, times, moment) - times[0]) / Math.max(times.at(-1) - times[0], 1);
+  }
+
+  /** timed says whether the axis is that of time, which samples have to tell. */
+  timed(samples) {
+    return this.axis === "time" && samples?.times.length > 1;
   }
 
   /** show changes the view. It keeps its length where it would pass an end. */
@@ -99,7 +115,7 @@ export class Timeline {
   // Moments and pixels. Between two samples time is taken to pass evenly.
 
   position(moment) {
-    if (this.axis !== "time" || this.samples.times.length < 2) return (moment - this.view.from) / this.span();
+    if (!this.timed(this.samples)) return (moment - this.view.from) / this.span();
     const { from, length } = this.timeRange();
     return (this.timeAt(moment) - from) / length;
   }
@@ -119,7 +135,7 @@ export class Timeline {
 
   momentAt(x) {
     const share = (x - left) / this.plotWidth();
-    if (this.axis !== "time" || this.samples.times.length < 2) return this.view.from + share * this.span();
+    if (!this.timed(this.samples)) return this.view.from + share * this.span();
     const { from, length } = this.timeRange();
     return interpolate(this.samples.times, this.samples.moments, from + share * length);
   }
@@ -189,14 +205,14 @@ export class Timeline {
 
   ticks() {
     const { c } = this;
-    const timed = this.axis === "time" && this.meta.timed;
+    const timed = this.timed(this.samples);
     const range = timed ? this.timeRange() : { from: this.view.from, length: this.span() };
     const step = roundStep(range.length / Math.max(this.plot / 110, 1));
     c.textAlign = "center";
     for (let v = Math.ceil(range.from / step) * step; v <= range.from + range.length; v += step) {
       const x = left + ((v - range.from) / range.length) * this.plot;
       c.fillRect(x, this.height - bottom, 1, 4);
-      const label = timed ? duration(v) : count(Math.round(v));
+      const label = timed ? duration(v, step) : count(Math.round(v));
       const half = c.measureText(label).width / 2;
       c.fillText(label, Math.min(x, this.width - half - 2), this.height - bottom + 13);
     }
@@ -301,7 +317,7 @@ export class Timeline {
     const colours = theme();
     const totals = this.totals(this.whole);
     const most = Math.max(totals.reduce((a, b) => Math.max(a, b), 1), 1);
-    const x = (m) => left + (m / Math.max(this.events, 1)) * (width - left - right);
+    const x = (m) => left + this.stripShare(m) * (width - left - right);
     c.beginPath();
     c.moveTo(left, height);
     totals.forEach((b, i) => c.lineTo(x(this.whole.moments[i]), height - 2 - (b / most) * (height - 6)));
