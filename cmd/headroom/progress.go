@@ -31,17 +31,18 @@ func (p *page) fact(name, format string, args ...any) {
 // terminal, and elsewhere a line for each twentieth that is done.
 type progress struct {
 	w       io.Writer
-	columns func() int // of the terminal; 0: it is none
-	from    time.Time  // before, nothing is shown
-	told    int64      // twentieths that have a line; −1: none
-	drawn   string     // what stands on the terminal
+	columns func() int    // of the terminal; 0: it is none
+	quiet   time.Duration // before the first word, and between two lines
+	from    time.Time     // before, nothing is shown
+	told    int64         // twentieths that have a line; −1: none
+	drawn   string        // what stands on the terminal
 }
 
 // shortly is how long work that may be over at once goes on without a word.
 const shortly = time.Second
 
 func newProgress(w io.Writer, quiet time.Duration) *progress {
-	return &progress{w: w, columns: func() int { return columnsOf(w) }, from: time.Now().Add(quiet), told: -1}
+	return &progress{w: w, columns: func() int { return columnsOf(w) }, quiet: quiet, from: time.Now().Add(quiet), told: -1}
 }
 
 // twentieths is about how many lines are printed where there is no terminal.
@@ -55,7 +56,7 @@ func (p *progress) show(done, whole int64, text string) {
 	case p.columns() > 0:
 		p.draw(done, whole, text)
 	case whole > 0 && twentieths*done/whole > p.told:
-		p.told = twentieths * done / whole
+		p.told, p.from = twentieths*done/whole, time.Now().Add(p.quiet)
 		fmt.Fprintln(p.w, text)
 	}
 }

@@ -42,7 +42,7 @@ func TestReadingIsShown(t *testing.T) {
 	read := func(from time.Time, whole int64) string {
 		var out strings.Builder
 		f := follow(strings.NewReader(strings.Repeat("x", 4<<20)), "a.pickle", nil, &out)
-		f.from, f.whole = from, whole
+		f.quiet, f.from, f.whole = 0, from, whole
 		if _, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{f}, make([]byte, 1<<20)); err != nil {
 			t.Error(err)
 		}
