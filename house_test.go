@@ -50,6 +50,7 @@ var imports = map[string][]string{
 	"device/devicetest":    {"device"},
 	"dist/disttest":        {"device", "dist"},
 	"internal/story":       {},
+	"internal/web/webtest": {},
 	"internal/golden":      {"internal/safetensors"},
 	"internal/kernel/gen":  {},
 }

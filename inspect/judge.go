@@ -138,8 +138,12 @@ const worthTrying = 0.1
 
 // whatIf replays the trace under other settings and on Headroom's allocator,
 // where something failed or much is reserved in vain. After a failure the
-// capacity is what the job could have at that moment.
+// capacity is what the job could have at that moment. A record of Headroom's
+// allocator is compared with nothing: the settings are PyTorch's.
 func (e *evidence) whatIf(r *Report) {
+	if e.h.snapshot.Settings.Backend != "" {
+		return
+	}
 	recorded, err := e.h.Replay(Options{})
 	if err != nil {
 		return

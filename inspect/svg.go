@@ -87,7 +87,7 @@ func newPicture(w io.Writer, h *History) *picture {
 	p.span = max(float64(p.Time[len(p.Time)-1])-float64(p.from), 1)
 	p.most = max(slices.Max(p.Reserved), p.live(p.Peak), 1)
 	p.height = 1.1 * float64(p.most)
-	p.lanes = lanesOf(h.notes(), p.from, p.Time[len(p.Time)-1])
+	p.lanes = lanesOf(h.notes(), p.from, p.Time[len(p.Time)-1], maxNotes, maxLanes)
 	p.top = float64(laneTop + len(p.lanes)*laneHeight + 8)
 	for i, name := range p.Parts {
 		if p.By == "purpose" {
@@ -98,12 +98,13 @@ func newPicture(w io.Writer, h *History) *picture {
 	return p
 }
 
-// lanesOf gives the longest annotations within a time, by depth.
-func lanesOf(notes []note, from, to int64) [][]note {
+// lanesOf gives the longest annotations within a time, by depth: at most so
+// many, as deep as there are lanes.
+func lanesOf(notes []note, from, to int64, most, deepest int) [][]note {
 	notes = slices.DeleteFunc(slices.Clone(notes), func(n note) bool { return n.to < from || n.from > to })
-	if len(notes) > maxNotes {
+	if len(notes) > most {
 		slices.SortStableFunc(notes, func(a, b note) int { return cmp.Compare(b.to-b.from, a.to-a.from) })
-		notes = notes[:maxNotes]
+		notes = notes[:most]
 		slices.SortStableFunc(notes, func(a, b note) int {
 			return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(b.to, a.to))
 		})
@@ -112,7 +113,7 @@ func lanesOf(notes []note, from, to int64) [][]note {
 	for _, n := range notes {
 		depth := slices.IndexFunc(lanes, func(l []note) bool { return l[len(l)-1].to <= n.from })
 		if depth < 0 {
-			if depth = len(lanes); depth == maxLanes {
+			if depth = len(lanes); depth == deepest {
 				continue
 			}
 			lanes = append(lanes, nil)

@@ -76,12 +76,18 @@ type Annotated struct {
 	From, To int64
 }
 
-// Annotations lists the spans that the program named, the outer ones first.
-// What has no end lasts to the end of the record.
-func (h *History) Annotations() []Annotated {
-	var out []Annotated
-	for _, n := range h.notes() {
-		out = append(out, Annotated{n.name, n.from, n.to})
+// Annotations gives the spans that the program named, at most so many of the
+// longest, in at most so many lanes: those of a lane follow one another, and
+// what lies within a span is in a lane below it. What has no end lasts to the
+// end of the record.
+func (h *History) Annotations(most, lanes int) [][]Annotated {
+	var out [][]Annotated
+	for _, lane := range lanesOf(h.notes(), h.Time(0, true), h.Time(h.Len(), true), most, lanes) {
+		var spans []Annotated
+		for _, n := range lane {
+			spans = append(spans, Annotated{n.name, n.from, n.to})
+		}
+		out = append(out, spans)
 	}
 	return out
 }

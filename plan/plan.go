@@ -66,6 +66,14 @@ const maxTrialSteps = 32
 // given capacity, and estimates its time with o's rates. A strategy that does
 // not fit is no error.
 func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o Options) (Trial, error) {
+	trial, err := try(info, capacity, c, s, o)
+	if err == nil && o.OnTrial != nil {
+		o.OnTrial(trial)
+	}
+	return trial, err
+}
+
+func try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o Options) (Trial, error) {
 	trial := Trial{Strategy: s, Description: c.Describe(s)}
 	rates, time := o.rates(info), timeline{}
 	count := func(l *device.Launch) {

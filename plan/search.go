@@ -43,6 +43,10 @@ type Options struct {
 	// Share; its group is a dist.Null. The zero value is one alone.
 	Parallel train.Parallel
 
+	// OnTrial is told of each trial after its run on the null device; nil:
+	// nobody is.
+	OnTrial func(Trial)
+
 	steps int // of a trial at most; 0: maxTrialSteps
 }
 

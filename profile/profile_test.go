@@ -307,10 +307,25 @@ func TestSnapshot(t *testing.T) {
 	if err != nil || !slices.Equal(read.Annotations, s.Annotations) {
 		t.Fatalf("annotations %v, read again %v: %v", s.Annotations, read.Annotations, err)
 	}
-	var got []string
+	var got, open []string
+	in := map[string][]string{} // by part of the step: the modules that begin in it, with those around them
 	var last int64
 	for _, a := range s.Annotations {
-		got = append(got, fmt.Sprint(a.Name, " ", a.Begin))
+		module := strings.HasPrefix(a.Name, "transformer.")
+		switch n := len(open) - 1; {
+		case a.Begin:
+			open = append(open, a.Name)
+		case n < 0 || open[n] != a.Name:
+			t.Fatalf("%s ends in %q", a.Name, open)
+		default:
+			open = open[:n]
+		}
+		switch {
+		case !module:
+			got = append(got, fmt.Sprint(a.Name, " ", a.Begin))
+		case a.Begin:
+			in[open[1]] = append(in[open[1]], strings.Join(open[2:], " "))
+		}
 		if a.TimeUS < last || a.TimeUS < s.Traces[0].Entry(0).TimeUS-1e6 {
 			t.Errorf("%+v lies before %d", a, last)
 		}
@@ -319,6 +334,13 @@ func TestSnapshot(t *testing.T) {
 	want := []string{"ProfilerStep#1 true", "forward true", "forward false", "backward true", "backward false", "optimizer true", "optimizer false", "ProfilerStep#1 false"}
 	if !slices.Equal(got, want) {
 		t.Errorf("annotations %q, want %q", got, want)
+	}
+	forward, backward := slices.Sorted(slices.Values(in["forward"])), slices.Sorted(slices.Values(in["backward"]))
+	if !slices.Equal(forward, backward) || !slices.Contains(forward, "transformer.h.2 transformer.h.2.mlp.c_fc") || len(in) != 2 {
+		t.Errorf("the modules are %q", in)
+	}
+	if first := in["backward"][0]; first != "transformer.ln_f" {
+		t.Errorf("backward begins with %s", first)
 	}
 	var reports []string
 	for _, s := range []*trace.Snapshot{s, read, {Segments: s.Segments, Traces: s.Traces, Settings: s.Settings}} {

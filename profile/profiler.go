@@ -211,6 +211,7 @@ func (p *Profiler) phase(k tensor.RangeKind) Phase {
 // Enter says that a module begins, and Leave that the innermost one ends:
 // calls for nn.Hooks.
 func (p *Profiler) Enter(module string) {
+	p.marks.Enter(module)
 	p.border(func() {
 		p.path = append(slices.Clip(p.path), module)
 		p.module(module).Calls++
@@ -221,6 +222,7 @@ func (p *Profiler) Enter(module string) {
 // Leave ends what Enter began.
 func (p *Profiler) Leave() {
 	p.border(func() { p.path = p.path[:len(p.path)-1] })
+	p.marks.Leave()
 }
 
 // keep enters what a graph keeps for backward.

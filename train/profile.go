@@ -21,9 +21,20 @@ const (
 	PictureFile = "memory.svg"
 )
 
+// modules is told which module runs.
+type modules interface {
+	Enter(module string)
+	Leave()
+}
+
 // annotated runs a step as a range, with the name that PyTorch's profiler
-// gives to steps.
-func (r *Run) annotated(step func() (Result, error)) (result Result, err error) {
+// gives to steps, and tells of its modules.
+func (r *Run) annotated(step func() (Result, error), to modules) (result Result, err error) {
+	if hooks := nn.HooksOf(r.Trainer.model.Module); hooks != nil {
+		defer func(before nn.Hooks) { *hooks = before }(*hooks)
+		hooks.Before = func(name string, _ nn.Module, _ *tensor.Tensor) { to.Enter(name) }
+		hooks.After = func(string, nn.Module, *tensor.Tensor, *tensor.Tensor) { to.Leave() }
+	}
 	r.Trainer.rt.Range(fmt.Sprintf("ProfilerStep#%d", r.Trainer.Steps()+1), func() { result, err = step() })
 	return result, err
 }
@@ -31,12 +42,7 @@ func (r *Run) annotated(step func() (Result, error)) (result Result, err error) 
 // profiled runs one step, profiles it and writes the files.
 func (r *Run) profiled(step func() (Result, error)) (Result, error) {
 	p := profile.Start(r.Trainer.rt)
-	if hooks := nn.HooksOf(r.Trainer.model.Module); hooks != nil {
-		defer func(before nn.Hooks) { *hooks = before }(*hooks)
-		hooks.Before = func(name string, _ nn.Module, _ *tensor.Tensor) { p.Enter(name) }
-		hooks.After = func(string, nn.Module, *tensor.Tensor, *tensor.Tensor) { p.Leave() }
-	}
-	result, err := r.annotated(step)
+	result, err := r.annotated(step, p)
 	out := p.Stop()
 	if err != nil {
 		return result, err

@@ -72,10 +72,18 @@ func TestAnnotatedSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
+	modules := map[string]int{}
 	for _, a := range s.Annotations {
-		if a.Begin {
+		switch {
+		case !a.Begin:
+		case strings.HasPrefix(a.Name, "transformer."):
+			modules[a.Name]++
+		default:
 			got = append(got, a.Name)
 		}
+	}
+	if first, second := modules["transformer.h.0"], modules["transformer.h.1"]; first != 6 || second != 4 { // forward, backward and, of the first, again
+		t.Errorf("block 0 runs %d times, block 1 %d times", first, second)
 	}
 	want := []string{"ProfilerStep#2", "forward", "backward", "second run", "forward", "backward", "second run", "optimizer"}
 	if !slices.Equal(got, want) {

@@ -40,7 +40,7 @@ func (r *Run) recorded(step func() (Result, error)) (Result, error) {
 	parts := profile.NewAnnotations(mem)
 	mem.SetSink(events, stackDepth)
 	rt.Observe(parts)
-	result, err := r.annotated(step)
+	result, err := r.annotated(step, parts)
 	rt.Observe(nil)
 	mem.SetSink(nil, 0)
 	if err != nil {

@@ -81,10 +81,15 @@ func (m *machine) do(words []string) error {
 		}
 		return n
 	}
+	instance := 0
 	rest := func(i int) string { return strings.Join(words[i:], " ") }
 	switch words[0] {
-	case "gpu": // gpu INDEX SIZE
-		m.gpus = append(m.gpus, &gpu{Device: Device{Index: number(1), UUID: "GPU-" + words[1], Name: "Simulated", TotalBytes: bytesAt(2), Utilisation: new(0)}})
+	case "gpu": // gpu INDEX SIZE, or gpu INDEX.INSTANCE SIZE
+		g := &gpu{Device: Device{UUID: "GPU-" + words[1], Name: "Simulated", TotalBytes: bytesAt(2), Utilisation: new(0)}}
+		if n, _ := fmt.Sscanf(words[1], "%d.%d", &g.Index, &instance); n == 2 {
+			g.Instance, g.Utilisation = new(instance), nil
+		}
+		m.gpus = append(m.gpus, g)
 		return nil
 	case "every": // every TIME
 		var err error
@@ -94,13 +99,15 @@ func (m *machine) do(words []string) error {
 		m.failure = rest(1)
 		return nil
 	}
-	i := slices.IndexFunc(m.gpus, func(g *gpu) bool { return g.Index == number(1) })
+	i := slices.IndexFunc(m.gpus, func(g *gpu) bool { return g.UUID == "GPU-"+words[1] })
 	g := m.gpus[i]
 	switch words[0] {
 	case "start": // start GPU PID SIZE USER COMMAND…
 		g.processes = append(g.processes, &program{Process: Process{PID: number(2), Bytes: bytesAt(3), Owner: Owner{User: words[4], Command: rest(5)}}})
 	case "grow": // grow GPU PID SIZE: every minute
 		g.processes[g.find(number(2))].rate = bytesAt(3)
+	case "mps": // mps GPU PID: it is under MPS
+		g.processes[g.find(number(2))].MPS = true
 	case "end": // end GPU PID
 		g.processes = slices.Delete(g.processes, g.find(number(2)), g.find(number(2))+1)
 	case "die": // die GPU PID: it is listed and keeps its memory

@@ -37,7 +37,7 @@ var metrics = []metric{
 	{Metric{"headroom_scans_total", "counter", "Queries of the GPUs.", noLabels}, one(func(r *Report) (float64, bool) { return float64(r.Scans), true })},
 	{Metric{"headroom_scan_failures_total", "counter", "Queries of the GPUs that failed as a whole.", noLabels}, one(func(r *Report) (float64, bool) { return float64(r.Failures), true })},
 	{Metric{"headroom_gpu_success", "gauge", "Whether the last query of the GPU succeeded (1) or failed (0). After a failure its figures are absent.", gpuLabels}, always(func(d *DeviceReport) (float64, bool) { return truth(d.Error == ""), true })},
-	{Metric{"headroom_gpu_info", "gauge", "1, with the GPU's name.", gpuLabels + ", name"}, (*exposition).info},
+	{Metric{"headroom_gpu_info", "gauge", "1, with the GPU's name and, of a partitioned GPU (MIG), the number of the instance.", gpuLabels + ", gpu_instance, name"}, (*exposition).info},
 	{Metric{"headroom_gpu_memory_total_bytes", "gauge", "Memory of the GPU.", gpuLabels}, each(func(d *DeviceReport) (float64, bool) { return float64(d.TotalBytes), true })},
 	{Metric{"headroom_gpu_memory_used_bytes", "gauge", "Memory in use, by the driver.", gpuLabels}, each(func(d *DeviceReport) (float64, bool) { return float64(d.UsedBytes), true })},
 	{Metric{"headroom_gpu_memory_free_bytes", "gauge", "Free memory, by the driver.", gpuLabels}, each(func(d *DeviceReport) (float64, bool) { return float64(d.FreeBytes), true })},
@@ -203,7 +203,11 @@ func deadOf(d *DeviceReport) (float64, bool) {
 func (e *exposition) info() {
 	for i := range e.r.Devices {
 		d := &e.r.Devices[i]
-		e.sample(1, append(labelsOf(d), label{"name", d.Name})...)
+		instance := ""
+		if d.Instance != nil {
+			instance = strconv.Itoa(*d.Instance)
+		}
+		e.sample(1, append(labelsOf(d), label{"gpu_instance", instance}, label{"name", d.Name})...)
 	}
 }
 

@@ -61,7 +61,7 @@ func (t *track) report(scanError string) DeviceReport {
 		if scanError != "" {
 			why = scanError
 		}
-		return DeviceReport{Device: Device{Index: d.Index, UUID: d.UUID, Name: d.Name, Error: why}}
+		return DeviceReport{Device: Device{Index: d.Index, Instance: d.Instance, UUID: d.UUID, Name: d.Name, Error: why}}
 	}
 	d.Processes = slices.Clone(d.Processes)
 	slices.SortStableFunc(d.Processes, func(a, b Process) int {
@@ -121,7 +121,7 @@ func (r *Report) Lines() []string {
 }
 
 func (r *Report) line(d *DeviceReport) string {
-	parts := []string{strings.TrimSpace(fmt.Sprintf("GPU %d  %s", d.Index, d.Name))}
+	parts := []string{strings.TrimSpace(d.Label() + "  " + d.Name)}
 	if d.Error != "" {
 		parts = append(parts, "query failed: "+d.Error)
 	} else {

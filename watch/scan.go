@@ -16,11 +16,12 @@ type Scan struct {
 	Devices []Device  `json:"devices,omitempty"`
 }
 
-// Device is one GPU. Used, free and reserved bytes make the total, where the
+// Device is one GPU or one instance of a GPU that is partitioned (MIG). Used, free and reserved bytes make the total, where the
 // driver tells what it has reserved for itself, and otherwise used and free do.
 type Device struct {
-	Index          int       `json:"gpu"`            // as nvidia-smi counts
-	UUID           string    `json:"uuid,omitempty"` // tells devices apart where it is known
+	Index          int       `json:"gpu"`                    // as nvidia-smi counts
+	Instance       *int      `json:"gpu_instance,omitempty"` // of the GPU, as nvidia-smi numbers them; nil: the whole GPU
+	UUID           string    `json:"uuid,omitempty"`         // tells devices apart where it is known
 	Name           string    `json:"name,omitempty"`
 	TotalBytes     uint64    `json:"total_bytes"`
 	UsedBytes      uint64    `json:"used_bytes"`
@@ -38,6 +39,7 @@ type Process struct {
 	PID          int    `json:"pid"`
 	Bytes        uint64 `json:"bytes"`
 	BytesUnknown bool   `json:"bytes_unknown,omitempty"` // the driver does not say how many
+	MPS          bool   `json:"mps,omitempty"`           // it computes through an MPS server
 	Dead         bool   `json:"dead,omitempty"`          // there is no living process of that number
 	Owner
 	GrownBytes int64 `json:"grown_bytes,omitempty"` // over the last ten minutes; filled by the watcher
@@ -58,7 +60,15 @@ func (d *Device) key() string {
 	if d.UUID != "" {
 		return d.UUID
 	}
-	return fmt.Sprint("gpu ", d.Index)
+	return d.Label()
+}
+
+// Label names a device: GPU 0, or GPU 0 instance 7.
+func (d *Device) Label() string {
+	if d.Instance != nil {
+		return fmt.Sprintf("GPU %d instance %d", d.Index, *d.Instance)
+	}
+	return fmt.Sprintf("GPU %d", d.Index)
 }
 
 // living is the bytes that living processes hold, if all is known of them.

@@ -98,7 +98,7 @@ func (t *track) name() string {
 	if t.device.TotalBytes == 0 && t.device.Error == "" {
 		return "all GPUs"
 	}
-	return fmt.Sprintf("GPU %d", t.device.Index)
+	return t.device.Label()
 }
 
 func (t *track) share() (float64, bool) {
@@ -205,5 +205,9 @@ func (p *Process) who() string {
 			parts = append(parts, strings.TrimLeft(part.label+part.text, " "))
 		}
 	}
-	return strings.Join(append(parts, fmt.Sprintf("PID %d", p.PID)), " ")
+	parts = append(parts, fmt.Sprintf("PID %d", p.PID))
+	if p.MPS {
+		parts = append(parts, "under MPS")
+	}
+	return strings.Join(parts, " ")
 }

@@ -124,7 +124,7 @@ func (f *dataFlags) text(ctx context.Context, d *dataset, c *train.Config, stder
 	}
 	d.closers = append(d.closers, d.corpus.Close)
 	s := d.corpus.Summary()
-	fmt.Fprintf(stderr, "data    %d files, %d bytes, %d tokens (%s)\n", s.Files, s.Bytes, s.Tokens, d.words.Name())
+	fact(stderr, "data", "%d files, %d bytes, %d tokens (%s)", s.Files, s.Bytes, s.Tokens, d.words.Name())
 	if f.validation == 0 {
 		return nil
 	}
@@ -198,7 +198,7 @@ func (f *dataFlags) images(d *dataset, c *train.Config, stderr io.Writer) error 
 	}
 	d.samples = train.Samples{set.Images, set.Labels}
 	c.ResNet.Channels, c.ResNet.Classes, c.Image, c.Test = shape[0], classes, [2]int(shape[1:]), d.test != nil
-	fmt.Fprintf(stderr, "data    %d images of %d×%d in %d classes, %d to test on\n", set.Images.Len(), shape[1], shape[2], classes, tests)
+	fact(stderr, "data", "%d images of %d×%d in %d classes, %d to test on", set.Images.Len(), shape[1], shape[2], classes, tests)
 	return nil
 }
 
@@ -233,7 +233,7 @@ func (f *dataFlags) texts(ctx context.Context, d *dataset, c *train.Config, stde
 	}
 	d.classes, d.samples = set, train.Samples{set.Texts(), set.Labels()}
 	c.Labels, c.Test = len(set.Names), d.test != nil
-	fmt.Fprintf(stderr, "data    %d texts in %d classes, %d to test on (%s)\n", set.Labels().Len(), c.Labels, tests, d.words.Name())
+	fact(stderr, "data", "%d texts in %d classes, %d to test on (%s)", set.Labels().Len(), c.Labels, tests, d.words.Name())
 	return nil
 }
 

@@ -131,11 +131,10 @@ func (e *explainer) explainInput(path string, in io.Reader) (*inspect.Report, er
 		}
 		return r, nil
 	}
-	s, err := trace.Read(all)
+	s, err := readShown(path, all, statInput(path, e.stdin), e.stderr)
 	if err != nil {
-		return nil, naming(path, err)
+		return nil, err
 	}
-	warn(path, s, e.stderr)
 	return e.explainSnapshot(path, s)
 }
 

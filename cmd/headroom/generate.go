@@ -230,9 +230,9 @@ func (g *generation) write(stdout, stderr io.Writer) error {
 	}
 	g.page.finish()
 	c := r.Cache
-	fmt.Fprintf(stderr, "%d tokens in %.1f s, %.0f tokens/s; at most %d texts at a time, %d of %d prompt tokens found, %d preemptions\n",
+	fact(stderr, "tokens", "%d in %.1f s, %.0f tokens/s; at most %d texts at a time, %d of %d prompt tokens found, %d preemptions",
 		c.Generated, r.Seconds, r.TokensPerSecond, c.MostRunning, c.HitTokens, c.PromptTokens, c.Preemptions)
-	_, err := fmt.Fprintf(stderr, "peak %s of %s; keys and values at most %s in pages of %s, %s of it unused\n",
+	err := fact(stderr, "peak", "%s of %s; keys and values at most %s in pages of %s, %s of it unused",
 		bytesText(r.PeakBytes), size.Format(r.BudgetBytes), size.Format(c.Peak.UsedBytes), size.Format(c.PageBytes), size.Format(c.Peak.WasteBytes))
 	return errors.Join(err, g.page.err)
 }

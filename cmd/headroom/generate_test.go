@@ -42,7 +42,7 @@ func TestGenerate(t *testing.T) {
 		want.WriteString(c.Prompt + string(raw) + []string{"\n\n", "\n\n", "\n"}[i])
 	}
 	status, stdout, stderr = headroom(append(common, "--prompts", file, "--device", "host:10MiB")...)
-	if status != 0 || stdout != want.String() || !strings.Contains(stderr, "90 tokens") {
+	if status != 0 || stdout != want.String() || !strings.Contains(stderr, "tokens  90 in") {
 		t.Errorf("status %d, texts\n%q, want\n%q\n%s", status, stdout, want.String(), stderr)
 	}
 	first, _, _ := strings.Cut(want.String(), "\n\n")

@@ -40,7 +40,14 @@ func readSnapshot(path string, stdin io.Reader, stderr io.Writer) (*trace.Snapsh
 		return nil, err
 	}
 	defer in.Close()
-	s, err := trace.Read(in)
+	return readShown(path, in, statInput(path, stdin), stderr)
+}
+
+// readShown reads a memory snapshot and shows how far it is.
+func readShown(path string, in io.Reader, info os.FileInfo, stderr io.Writer) (*trace.Snapshot, error) {
+	f := follow(in, nameOf(path), info, stderr)
+	s, err := trace.Read(f)
+	f.end()
 	if err != nil {
 		return nil, naming(path, err)
 	}

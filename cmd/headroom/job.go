@@ -140,14 +140,15 @@ func (j *jobFlags) findBatch(ctx context.Context, info device.Info, c *train.Con
 	if !j.batch.auto {
 		return nil
 	}
-	m, err := plan.LargestBatch(ctx, info, *c, false, plan.Options{})
+	show, tell := planning(stderr)
+	m, err := plan.LargestBatch(ctx, info, *c, false, plan.Options{OnTrial: tell})
+	show.end()
 	if err != nil {
 		return planError(err)
 	}
 	c.Batch = m.Size
-	_, err = fmt.Fprintf(stderr, "batch   %d samples are the most that fit in one piece: they reserve %s, which leaves %s (%d trials)\n",
+	return fact(stderr, "batch", "%d samples are the most that fit in one piece: they reserve %s, which leaves %s (%d trials)",
 		m.Size, size.Format(m.Fits.ReservedBytes), size.Format(m.MarginBytes), m.Trials)
-	return err
 }
 
 // open opens the device.

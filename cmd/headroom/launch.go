@@ -80,7 +80,7 @@ func (f *launchFlags) launchAgain(ctx context.Context, program string, args []st
 		if err == nil || left == 0 || ctx.Err() != nil {
 			return err
 		}
-		fmt.Fprintf(stderr, "launch  %v; it is started again, as it may be %d times more\n", err, left)
+		fact(stderr, "launch", "%v; it is started again, as it may be %d times more", err, left)
 	}
 }
 

@@ -30,10 +30,10 @@ func (f *trainFlags) checkLengths(c train.Config) error {
 
 // findPlans is findPlan, of a run with --lengths for each length that its data
 // have. Then the plan is that of the longest, with the peak of all.
-func (f *trainFlags) findPlans(ctx context.Context, info device.Info, c train.Config, feed train.Feed) (*plan.Plan, *plan.Lengths, error) {
+func (f *trainFlags) findPlans(ctx context.Context, info device.Info, c train.Config, feed train.Feed, stderr io.Writer) (*plan.Plan, *plan.Lengths, error) {
 	v, ok := feed.(train.Varied)
 	if !ok {
-		p, err := f.findPlan(ctx, info, c)
+		p, err := f.findPlan(ctx, info, c, stderr)
 		return p, nil, err
 	}
 	o, err := f.options(info, true)
@@ -44,6 +44,9 @@ func (f *trainFlags) findPlans(ctx context.Context, info device.Info, c train.Co
 	if c.Test && lengths[len(lengths)-1] < c.Seq {
 		lengths = append(lengths, c.Seq)
 	}
+	show, tell := planning(stderr)
+	o.OnTrial = tell
+	defer show.end()
 	l, err := plan.SearchLengths(ctx, info, c, lengths, o)
 	if err != nil {
 		return nil, nil, err

@@ -56,7 +56,7 @@ func (l *liveFlag) show(name string, mem *alloc.Allocator, stderr io.Writer) (jo
 		return nil, func() error { return nil }
 	}
 	job = live.New(mem, live.Options{Name: name, Version: version(), Names: namesOf(l.addr)})
-	fmt.Fprintf(stderr, "live    http://%s/\n", l.listener.Addr())
+	fact(stderr, "live", "http://%s/", l.listener.Addr())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- job.Serve(ctx, l.listener) }()

@@ -68,6 +68,7 @@ type planFlags struct {
 	out, svg         string
 	curve, calibrate bool
 	maxBatch, maxSeq bool
+	progress         *progress
 }
 
 func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
@@ -95,6 +96,8 @@ func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
 	if err == nil {
 		err = j.findBatch(ctx, dev.Info(), &c, stderr)
 	}
+	j.progress, o.OnTrial = planning(stderr)
+	defer j.progress.end()
 	if err == nil && j.calibrate {
 		err = j.measure(ctx, dev, c, &o)
 	}
@@ -146,6 +149,7 @@ func (j *planFlags) answer(ctx context.Context, info device.Info, c train.Config
 
 // show prints a result as JSON or as text.
 func (j *planFlags) show(w io.Writer, result any, err error, text func(p *page) error) error {
+	j.progress.end()
 	switch {
 	case err != nil:
 		return err
@@ -176,7 +180,7 @@ func percent(x, of float64) string { return fmt.Sprintf("%.1f %%", 100*x/of) }
 
 // writePlan shows what was tried, the choice marked.
 func writePlan(p *page, of *plan.Plan) error {
-	p.line(plain, "device  %s, %s; a plain step needs %s", of.Device, bytesText(of.BudgetBytes), bytesText(of.Plain.PeakBytes))
+	p.fact("device", "%s, %s; a plain step needs %s", of.Device, bytesText(of.BudgetBytes), bytesText(of.Plain.PeakBytes))
 	rows := [][]string{{"  strategy", "peak", "reserved", "flops a step", "estimate"}}
 	for _, trial := range of.Tried {
 		if !trial.Fits {

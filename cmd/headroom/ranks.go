@@ -301,7 +301,7 @@ func (f *trainFlags) onGPUs(dev device.Device, run func() (train.Summary, error)
 func reportRanks(seats []seat, summaries []train.Summary, w io.Writer) {
 	for i, s := range summaries {
 		if !seats[i].first() {
-			fmt.Fprintf(w, "rank %-4d on %s: predicted peak %s, measured %s\n", seats[i].group.Rank(), s.Device, bytesText(s.PredictedPeakBytes), bytesText(s.MeasuredPeakBytes))
+			newPage(w).line(plain, "rank %-4d on %s: predicted peak %s, measured %s", seats[i].group.Rank(), s.Device, bytesText(s.PredictedPeakBytes), bytesText(s.MeasuredPeakBytes))
 		}
 	}
 }

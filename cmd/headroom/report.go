@@ -89,7 +89,7 @@ func (f *reportFlags) run(files []string) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(f.stderr, "headroom: wrote %s\n", o.path)
+		fact(f.stderr, "wrote", "%s", o.path)
 	}
 	return nil
 }

@@ -77,9 +77,10 @@ func TestServe(t *testing.T) {
 	defer cancel()
 	out, stdout := io.Pipe()
 	done := make(chan error, 1)
-	go func() { done <- serve(ctx, record(t, 8<<20, nil), "127.0.0.1:0", nil, stdout) }()
-	address, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
+	go func() { done <- serve(ctx, record(t, 8<<20, nil), "127.0.0.1:0", nil, stdout, io.Discard) }()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	address, ok := strings.CutPrefix(line, "page    ")
+	if err != nil || !ok {
 		t.Fatal(err)
 	}
 	answer, err := http.Get(strings.TrimSpace(address))

@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"runtime/debug"
 
@@ -31,7 +31,7 @@ and answers only to this machine unless --addr says otherwise. Ctrl-C ends it.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return serve(cmd.Context(), args[0], addr, names, cmd.OutOrStdout())
+			return serve(cmd.Context(), args[0], addr, names, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fl := cmd.Flags()
@@ -41,7 +41,7 @@ and answers only to this machine unless --addr says otherwise. Ctrl-C ends it.`,
 }
 
 // serve shows a file or a folder until ctx ends, which is its success.
-func serve(ctx context.Context, path, addr string, names []string, stdout io.Writer) (err error) {
+func serve(ctx context.Context, path, addr string, names []string, stdout, stderr io.Writer) (err error) {
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	l, err := web.OpenLibrary(path)
 	if err != nil {
@@ -51,11 +51,15 @@ func serve(ctx context.Context, path, addr string, names []string, stdout io.Wri
 	if addr, err = addressOf("--addr", addr); err != nil {
 		return err
 	}
+	l.Follow = func(name string, info fs.FileInfo, in io.Reader) (io.Reader, func()) {
+		f := follow(in, name, info, stderr)
+		return f, f.end
+	}
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return usagef("--addr %s: %w", addr, err)
 	}
-	if _, err := fmt.Fprintf(stdout, "http://%s/\n", listener.Addr()); err != nil {
+	if err := fact(stdout, "page", "http://%s/", listener.Addr()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	return web.Serve(ctx, listener, web.NewServer(l, web.ServerOptions{Version: version(), Names: names}), web.DefaultLimits())

@@ -243,7 +243,7 @@ func (f *trainFlags) configureResume(stderr io.Writer) (train.Config, *train.Che
 			cp.Close()
 			return train.Config{}, nil, usageError{err}
 		}
-		fmt.Fprintf(stderr, "longer  the run has %d steps now instead of %d: from step %d on the learning rate is that of the longer one\n", f.steps, before, cp.State.Step+1)
+		fact(stderr, "longer", "the run has %d steps now instead of %d: from step %d on the learning rate is that of the longer one", f.steps, before, cp.State.Step+1)
 	}
 	if !f.changed("model") {
 		f.model = cp.State.Config.Model
@@ -359,7 +359,7 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	if err != nil {
 		return train.Summary{}, err
 	}
-	p, lengths, err := f.findPlans(ctx, dev.Info(), share, feed)
+	p, lengths, err := f.findPlans(ctx, dev.Info(), share, feed, stderr)
 	if err != nil {
 		return train.Summary{}, planError(err)
 	}
@@ -378,9 +378,9 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 			return train.Summary{}, errors.Join(err, t.Close())
 		}
 	}
-	fmt.Fprintf(stderr, "model   %s, %d parameters\n", c.Model, t.Parameters())
+	fact(stderr, "model", "%s, %d parameters", c.Model, t.Parameters())
 	if n := f.seat.ranks(); n > 1 {
-		fmt.Fprintf(stderr, "ranks   %d, each with %d samples of a batch; sharded: %v%s\n", n, share.Batch, &f.shard, f.over())
+		fact(stderr, "ranks", "%d, each with %d samples of a batch; sharded: %v%s", n, share.Batch, &f.shard, f.over())
 	}
 	writeFound(stderr, p, lengths)
 	if f.weights != "" {
@@ -404,13 +404,16 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 }
 
 // findPlan reads the plan that was given, or searches for one.
-func (f *trainFlags) findPlan(ctx context.Context, info device.Info, c train.Config) (*plan.Plan, error) {
+func (f *trainFlags) findPlan(ctx context.Context, info device.Info, c train.Config, stderr io.Writer) (*plan.Plan, error) {
 	if f.plan == "" {
 		o, err := f.options(info, f.seat.ranks() == 1)
 		if err != nil {
 			return nil, err
 		}
 		o.Parallel = f.seat.planned()
+		var show *progress
+		show, o.OnTrial = planning(stderr)
+		defer show.end()
 		return plan.Search(ctx, info, c, o)
 	}
 	p, err := plan.Read(f.plan)
@@ -433,7 +436,7 @@ func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Chec
 			return train.Summary{}, err
 		}
 	}
-	show := newProgress(stderr)
+	show := newProgress(stderr, 0)
 	r := &train.Run{Trainer: t, Feed: feed, Shapes: shapes(lengths), Test: test, Dir: f.out, SaveEvery: f.saveEvery, TestEvery: f.testEvery, Profile: f.profile}
 	r.OnStep = func(p train.Progress) { teach(learner, t, p); show.step(p) }
 	if cp != nil {
@@ -470,19 +473,21 @@ func (f *trainFlags) report(s train.Summary, w io.Writer) error {
 	if f.json {
 		return json.NewEncoder(w).Encode(s)
 	}
-	fmt.Fprintf(w, "loss    %.3f -> %.3f in %d steps, %s, %.0f s\n", s.FirstLoss, s.LastLoss, s.Steps, per(s.SamplesPerSecond, s.TokensPerSecond), s.Seconds)
+	rows := [][]string{{"loss", fmt.Sprintf("%.3f -> %.3f in %d steps, %s, %.0f s", s.FirstLoss, s.LastLoss, s.Steps, per(s.SamplesPerSecond, s.TokensPerSecond), s.Seconds)}}
 	switch {
 	case s.ValidationLoss > 0:
-		fmt.Fprintf(w, "kept back: loss %.3f on %d sequences\n", s.ValidationLoss, s.TestSamples)
+		rows = append(rows, []string{"kept back", fmt.Sprintf("loss %.3f on %d sequences", s.ValidationLoss, s.TestSamples)})
 	case s.TestSamples > 0:
-		fmt.Fprintf(w, "test    %.2f %% of %d right, loss %.3f\n", 100*s.TestAccuracy, s.TestSamples, s.TestLoss)
+		rows = append(rows, []string{"test", fmt.Sprintf("%.2f %% of %d right, loss %.3f", 100*s.TestAccuracy, s.TestSamples, s.TestLoss)})
 	}
-	fmt.Fprintf(w, "results %s\n", f.out)
-	fmt.Fprintf(w, "a plain step needs  %s\n", bytesText(s.PlainPeakBytes))
-	fmt.Fprintf(w, "the budget was      %s\n", bytesText(s.BudgetBytes))
-	fmt.Fprintf(w, "predicted peak      %s (%s)\n", bytesText(s.PredictedPeakBytes), s.Strategy)
-	_, err := fmt.Fprintf(w, "measured peak       %s\n", bytesText(s.MeasuredPeakBytes))
-	return err
+	p := newPage(w)
+	p.table("lw", append(rows,
+		[]string{"results", f.out},
+		[]string{"a plain step needs", bytesText(s.PlainPeakBytes)},
+		[]string{"the budget was", bytesText(s.BudgetBytes)},
+		[]string{"predicted peak", fmt.Sprintf("%s (%s)", bytesText(s.PredictedPeakBytes), s.Strategy)},
+		[]string{"measured peak", bytesText(s.MeasuredPeakBytes)})...)
+	return p.err
 }
 
 // devicesGiven is where the run was, as flags.

@@ -303,7 +303,7 @@ func (w *watching) startServer(ctx context.Context, pace watch.Pace, stderr io.W
 		MaxHeaderBytes: 16 << 10,
 	}
 	context.AfterFunc(ctx, func() { server.Close() })
-	fmt.Fprintf(stderr, "headroom: metrics at http://%s/metrics\n", listener.Addr())
+	fact(stderr, "live", "http://%s/metrics", listener.Addr())
 	go func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			fmt.Fprintln(stderr, "headroom:", err)

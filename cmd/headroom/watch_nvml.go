@@ -30,9 +30,9 @@ func scanOf(now time.Time, all []cuda.Status, err error) watch.Scan {
 		scan.Error = err.Error()
 		return scan
 	}
-	for i, g := range all {
+	for _, g := range all {
 		d := watch.Device{
-			Index: i, UUID: g.UUID, Name: g.Name, TotalBytes: g.Total, UsedBytes: g.Used, FreeBytes: g.Free, ReservedBytes: g.Reserved,
+			Index: g.Index, Instance: known(g.Instance), UUID: g.UUID, Name: g.Name, TotalBytes: g.Total, UsedBytes: g.Used, FreeBytes: g.Free, ReservedBytes: g.Reserved,
 			Utilisation: known(g.Busy), Temperature: known(g.Temperature), Error: message(g.Err), ProcessesError: message(g.ProcessesErr),
 		}
 		for _, p := range g.Processes {
@@ -45,9 +45,9 @@ func scanOf(now time.Time, all []cuda.Status, err error) watch.Scan {
 
 func processOf(p cuda.Process) watch.Process {
 	if p.Memory == ^uint64(0) {
-		return watch.Process{PID: p.PID, BytesUnknown: true}
+		return watch.Process{PID: p.PID, MPS: p.MPS, BytesUnknown: true}
 	}
-	return watch.Process{PID: p.PID, Bytes: p.Memory}
+	return watch.Process{PID: p.PID, MPS: p.MPS, Bytes: p.Memory}
 }
 
 // known is nil for −1, which means that a figure is unknown.

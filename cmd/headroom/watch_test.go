@@ -259,7 +259,7 @@ func TestWatchRecords(t *testing.T) {
 // shown plays the record for a view of a size and gives the last picture.
 func shown(t *testing.T, columns, rows int, colour bool) []string {
 	t.Helper()
-	v, b := newTestView(t, columns, rows)
+	v, b := newTestView(t, night, columns, rows)
 	v.colour = colour
 	if err := v.draw(); err != nil {
 		t.Fatal(err)
@@ -271,8 +271,8 @@ func shown(t *testing.T, columns, rows int, colour bool) []string {
 	return strings.Split(strings.TrimSuffix(picture, clearBelow), "\r\n")
 }
 
-func newTestView(t *testing.T, columns, rows int) (*view, *lockedBuffer) {
-	f, err := os.Open(night)
+func newTestView(t *testing.T, record string, columns, rows int) (*view, *lockedBuffer) {
+	f, err := os.Open(record)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,7 +319,7 @@ func TestViewShows(t *testing.T) {
 // TestViewKeys: h turns the span, q quits, other keys do nothing; a picture is
 // one write.
 func TestViewKeys(t *testing.T) {
-	v, b := newTestView(t, 80, 24)
+	v, b := newTestView(t, night, 80, 24)
 	quits := 0
 	v.listen(strings.NewReader("xh"), func() { quits++ })
 	if quits != 0 || !strings.Contains(b.String(), "  24 h") || strings.Count(b.String(), home) != 1 {
@@ -357,6 +357,32 @@ func TestViewOfFailures(t *testing.T) {
 	}
 }
 
+// TestWatchInstances: a record of a partitioned GPU has a row for each instance,
+// on the terminal and in lines, and marks what is under MPS.
+func TestWatchInstances(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mig.jsonl")
+	scan := `{"time":"2026-03-01T12:00:00Z","devices":[
+		{"gpu":0,"gpu_instance":3,"uuid":"MIG-a","name":"H200 MIG 1g.18gb","total_bytes":4096,"used_bytes":1024,"free_bytes":3072,"processes":[{"pid":7,"bytes":1024,"mps":true,"job":"12"}]},
+		{"gpu":0,"gpu_instance":5,"total_bytes":4096,"used_bytes":0,"free_bytes":4096},
+		{"gpu":0,"gpu_instance":6,"total_bytes":4096,"used_bytes":0,"free_bytes":4096}]}`
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(scan, "\n", "")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	want := "GPU 0 instance 3  H200 MIG 1g.18gb  1KiB of 4KiB  25%  job 12 PID 7 under MPS 1KiB\nGPU 0 instance 5  0B of 4KiB  0%\nGPU 0 instance 6  0B of 4KiB  0%\n"
+	if status, stdout, stderr := headroom("watch", "--source", path, "--once"); status != 0 || stdout != want {
+		t.Errorf("status %d: %s%s, want\n%s", status, stdout, stderr, want)
+	}
+	v, b := newTestView(t, path, 80, 24)
+	if err := v.draw(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"GPU 0 instance 3  H200 MIG 1g.18gb  1KiB of 4KiB", "MPS job 12", "GPU 0 instance 6"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b)
+		}
+	}
+}
+
 // TestScanOfNVML: what the driver does not tell stays unknown.
 func TestScanOfNVML(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -364,12 +390,14 @@ func TestScanOfNVML(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	s := scanOf(now, []cuda.Status{
-		{Name: "A", UUID: "GPU-a", Memory: cuda.Memory{Total: 10, Free: 3, Used: 6}, Reserved: 1, Busy: 5, Temperature: 50, Processes: []cuda.Process{{PID: 7, Memory: 4}, {PID: 8, Memory: ^uint64(0)}}},
-		{Busy: -1, Temperature: -1, Err: errFailing, ProcessesErr: errFailing},
+		{Instance: -1, Name: "A", UUID: "GPU-a", Memory: cuda.Memory{Total: 10, Free: 3, Used: 6}, Reserved: 1, Busy: 5, Temperature: 50, Processes: []cuda.Process{{PID: 7, Memory: 4}, {PID: 8, Memory: ^uint64(0)}}},
+		{Index: 1, Instance: -1, Busy: -1, Temperature: -1, Err: errFailing, ProcessesErr: errFailing},
+		{Index: 2, Instance: 7, UUID: "MIG-b", Memory: cuda.Memory{Total: 10, Free: 3, Used: 7}, Busy: -1, Temperature: -1, Processes: []cuda.Process{{PID: 9, Memory: 4, MPS: true}, {PID: 10, Memory: ^uint64(0), MPS: true}}},
 	}, nil)
 	want := []watch.Device{
 		{Name: "A", UUID: "GPU-a", TotalBytes: 10, FreeBytes: 3, UsedBytes: 6, ReservedBytes: 1, Utilisation: new(5), Temperature: new(50), Processes: []watch.Process{{PID: 7, Bytes: 4}, {PID: 8, BytesUnknown: true}}},
 		{Index: 1, Error: errFailing.Error(), ProcessesError: errFailing.Error()},
+		{Index: 2, Instance: new(7), UUID: "MIG-b", TotalBytes: 10, FreeBytes: 3, UsedBytes: 7, Processes: []watch.Process{{PID: 9, Bytes: 4, MPS: true}, {PID: 10, BytesUnknown: true, MPS: true}}},
 	}
 	if !reflect.DeepEqual(s.Devices, want) {
 		t.Errorf("%+v, want %+v", s.Devices, want)

@@ -183,7 +183,7 @@ func spanText(d time.Duration) string { return fmt.Sprintf("%.0f h", d.Hours()) 
 
 func (v *view) device(p *page, r *watch.Report, i, most int) {
 	d := &r.Devices[i]
-	title := strings.TrimSpace(fmt.Sprintf("GPU %d  %s", d.Index, d.Name))
+	title := strings.TrimSpace(d.Label() + "  " + d.Name)
 	if d.Error != "" {
 		p.line(bad, "%s  query failed: %s", title, d.Error)
 	} else {
@@ -255,15 +255,19 @@ func writeHolders(p *page, d *watch.DeviceReport, most int) {
 	}
 }
 
-// place says where a process runs: its job, pod or container.
+// place says where a process runs: under MPS, and its job, pod or container.
 func place(h *watch.Process) string {
+	where := ""
 	switch {
 	case h.Job != "":
-		return "job " + h.Job
+		where = "job " + h.Job
 	case h.Pod != "":
-		return "pod " + h.Pod
+		where = "pod " + h.Pod
 	case h.Container != "":
-		return strings.TrimSpace(h.Runtime + " " + h.Container)
+		where = h.Runtime + " " + h.Container
 	}
-	return ""
+	if h.MPS {
+		where = "MPS " + where
+	}
+	return strings.TrimSpace(where)
 }

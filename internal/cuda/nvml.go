@@ -22,23 +22,33 @@ const (
 	nvmlDeviceGetMemoryInfoV2
 	nvmlDeviceGetUtilizationRates
 	nvmlDeviceGetTemperature
+	nvmlDeviceGetMPSComputeRunningProcesses
+	nvmlDeviceGetMigMode
+	nvmlDeviceGetMaxMigDeviceCount
+	nvmlDeviceGetMigDeviceHandleByIndex
+	nvmlDeviceGetGpuInstanceID
 )
 
 var nvmlSymbols = []string{
-	nvmlInit:                              "nvmlInit_v2",
-	nvmlShutdown:                          "nvmlShutdown",
-	nvmlSystemGetDriverVersion:            "nvmlSystemGetDriverVersion",
-	nvmlDeviceGetHandleByPciBusID:         "nvmlDeviceGetHandleByPciBusId_v2",
-	nvmlDeviceGetMemoryInfo:               "nvmlDeviceGetMemoryInfo",
-	nvmlDeviceGetComputeRunningProcesses:  "nvmlDeviceGetComputeRunningProcesses_v3",
-	nvmlDeviceGetGraphicsRunningProcesses: "nvmlDeviceGetGraphicsRunningProcesses_v3",
-	nvmlDeviceGetCount:                    "nvmlDeviceGetCount_v2",
-	nvmlDeviceGetHandleByIndex:            "nvmlDeviceGetHandleByIndex_v2",
-	nvmlDeviceGetName:                     "nvmlDeviceGetName",
-	nvmlDeviceGetUUID:                     "nvmlDeviceGetUUID",
-	nvmlDeviceGetMemoryInfoV2:             "nvmlDeviceGetMemoryInfo_v2",
-	nvmlDeviceGetUtilizationRates:         "nvmlDeviceGetUtilizationRates",
-	nvmlDeviceGetTemperature:              "nvmlDeviceGetTemperature",
+	nvmlInit:                                "nvmlInit_v2",
+	nvmlShutdown:                            "nvmlShutdown",
+	nvmlSystemGetDriverVersion:              "nvmlSystemGetDriverVersion",
+	nvmlDeviceGetHandleByPciBusID:           "nvmlDeviceGetHandleByPciBusId_v2",
+	nvmlDeviceGetMemoryInfo:                 "nvmlDeviceGetMemoryInfo",
+	nvmlDeviceGetComputeRunningProcesses:    "nvmlDeviceGetComputeRunningProcesses_v3",
+	nvmlDeviceGetGraphicsRunningProcesses:   "nvmlDeviceGetGraphicsRunningProcesses_v3",
+	nvmlDeviceGetCount:                      "nvmlDeviceGetCount_v2",
+	nvmlDeviceGetHandleByIndex:              "nvmlDeviceGetHandleByIndex_v2",
+	nvmlDeviceGetName:                       "nvmlDeviceGetName",
+	nvmlDeviceGetUUID:                       "nvmlDeviceGetUUID",
+	nvmlDeviceGetMemoryInfoV2:               "nvmlDeviceGetMemoryInfo_v2",
+	nvmlDeviceGetUtilizationRates:           "nvmlDeviceGetUtilizationRates",
+	nvmlDeviceGetTemperature:                "nvmlDeviceGetTemperature",
+	nvmlDeviceGetMPSComputeRunningProcesses: "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+	nvmlDeviceGetMigMode:                    "nvmlDeviceGetMigMode",
+	nvmlDeviceGetMaxMigDeviceCount:          "nvmlDeviceGetMaxMigDeviceCount",
+	nvmlDeviceGetMigDeviceHandleByIndex:     "nvmlDeviceGetMigDeviceHandleByIndex",
+	nvmlDeviceGetGpuInstanceID:              "nvmlDeviceGetGpuInstanceId",
 }
 
 // NVML is the library behind nvidia-smi: it sees all programs. It needs no
@@ -78,9 +88,11 @@ func (n *NVML) check(symbol, code int) error {
 	return e
 }
 
+const nvmlNotSupported = 3
+
 // nvmlTexts are the codes that users meet.
 var nvmlTexts = map[int]string{
-	1: "NVML was not started", 3: "this GPU does not support it", 4: "no permission", 6: "there is no such GPU",
+	1: "NVML was not started", nvmlNotSupported: "this GPU does not support it", 4: "no permission", 6: "there is no such GPU",
 	9: "the driver is not loaded: look at nvidia-smi", 15: "the GPU is lost: the machine must be restarted",
 	18: "the library and the driver have different versions: restart the machine after an update of the driver", 999: "unknown",
 }
@@ -118,6 +130,7 @@ func (n *NVML) Memory(bus string) (m Memory, err error) {
 type Process struct {
 	PID    int
 	Memory uint64 // bytes; ^0 where the system does not say
+	MPS    bool   // it computes through an MPS server; told by Statuses alone
 }
 
 // processInfo is nvmlProcessInfo_t.
@@ -152,7 +165,7 @@ func (n *NVML) processes(symbol int, h uintptr) ([]Process, error) {
 		}
 		var list []Process
 		for _, p := range infos[:count] {
-			list = append(list, Process{int(p.pid), p.memory})
+			list = append(list, Process{PID: int(p.pid), Memory: p.memory})
 		}
 		return list, nil
 	}

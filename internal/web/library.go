@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -22,6 +23,11 @@ import (
 // at a time, and of those that were read it keeps the last ones, as many as its
 // budget holds.
 type Library struct {
+	// Follow, if it is not nil, is given what a file is read from and gives
+	// what to read instead; end is called when it has been read. It is set
+	// before the first file is asked for.
+	Follow func(name string, info fs.FileInfo, in io.Reader) (through io.Reader, end func())
+
 	root   *os.Root
 	only   string // the one file that is shown; empty: all
 	budget int64  // of the open files, in bytes
@@ -152,11 +158,25 @@ func (l *Library) read(name string) (records []*Record, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	s, err := trace.Read(f)
+	s, err := l.readShown(name, f)
 	if err != nil {
 		return nil, err
 	}
 	return Records(path.Base(name), s)
+}
+
+// readShown reads a file and lets Follow look on.
+func (l *Library) readShown(name string, f *os.File) (*trace.Snapshot, error) {
+	if l.Follow == nil {
+		return trace.Read(f)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	in, end := l.Follow(name, info, f)
+	defer end()
+	return trace.Read(in)
 }
 
 // known gives a file that is open, unless it has changed, and makes it the one

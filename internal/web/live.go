@@ -42,7 +42,8 @@ type Live struct {
 
 	mu      sync.Mutex
 	samples summary
-	times   []int64 // by span of samples, microseconds
+	times   []int64 // by span of samples: when it begins, which is when the sample before it was taken; microseconds
+	last    int64   // when the last sample was taken
 	count   int     // of samples so far
 	peak    uint64  // PeakLive of the last sample
 	top     int64   // most live bytes in a sample, and
@@ -154,6 +155,8 @@ func (l *Live) Sample() {
 	s := l.o.Stats()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	begins := l.last
+	l.last = time.Since(l.begun).Microseconds()
 	f := figures{moment: l.count, live: int64(s.Live), reserved: int64(s.Reserved)}
 	by := s.LiveByPurpose()
 	if s.PeakLive > l.peak && l.count > 0 {
@@ -176,7 +179,7 @@ func (l *Live) Sample() {
 	}
 	if l.count%l.samples.size == 0 {
 		l.samples.bins = append(l.samples.bins, f)
-		l.times = append(l.times, time.Since(l.begun).Microseconds())
+		l.times = append(l.times, begins)
 	}
 	l.samples.bins[len(l.samples.bins)-1].merge(&f)
 	l.count++

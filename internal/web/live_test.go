@@ -8,10 +8,12 @@ import (
 	"math"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/pprof/profile"
@@ -80,6 +82,41 @@ func TestLiveKeepsPeaks(t *testing.T) {
 	if _, body, _ = get(t, s.URL+"/api/samples?from=49990&to=50000&width=1", nil); !strings.Contains(body, `"moments":[`) {
 		t.Error(body)
 	}
+}
+
+// TestLiveSamplesEndTheirSpan: a sample shows the highest moment since the one
+// before, so it stands for the time before it. A job that was not let run for
+// long is sampled twice at once afterwards, and its peak is as wide as the wait.
+func TestLiveSamplesEndTheirSpan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &figures{}
+		l := web.NewLive(web.LiveOptions{Name: "job", Stats: f.get})
+		time.Sleep(time.Second)
+		f.set(10)
+		l.Sample()
+		time.Sleep(5 * time.Second)
+		f.set(5_000_000)
+		f.set(10)
+		l.Sample()
+		l.Sample()
+		answer := httptest.NewRecorder()
+		l.ServeHTTP(answer, httptest.NewRequest("GET", "http://127.0.0.1/api/samples?from=0&to=9&width=100", nil))
+		var view web.Samples
+		if err := json.Unmarshal(answer.Body.Bytes(), &view); err != nil {
+			t.Fatalf("%v: %s", err, answer.Body)
+		}
+		if want := []int64{0, 0, 1e6, 6e6}; !slices.Equal(view.Times, want) || !slices.Contains(parts(view, 2), 5_000_000) {
+			t.Errorf("samples at %v, want %v: %v", view.Times, want, view.Parts[0])
+		}
+	})
+}
+
+// parts are the bytes of a sample by purpose.
+func parts(view web.Samples, i int) (bytes []int64) {
+	for _, part := range view.Parts[0] {
+		bytes = append(bytes, part[i])
+	}
+	return bytes
 }
 
 func TestLiveTellsItsNews(t *testing.T) {

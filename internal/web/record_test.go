@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"encoding/json"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -252,5 +253,49 @@ func TestWhatIf(t *testing.T) {
 		if _, err := web.ParseSetting(text); err == nil {
 			t.Errorf("%q was taken", text)
 		}
+	}
+}
+
+// TestAnnotations: what the program named stands at its moments, in a lane
+// below what it lies in; of too many the longest are shown.
+func TestAnnotations(t *testing.T) {
+	s := strange(3, 400)
+	first := s.Traces[0].Entry(0).TimeUS
+	mark := func(name string, from, to int64) {
+		s.Annotations = append(s.Annotations, trace.Annotation{Name: name, Begin: true, TimeUS: first + from}, trace.Annotation{Name: name, TimeUS: first + to})
+	}
+	mark("step", 0, 300)
+	mark("forward", 10, 100)
+	mark("layer", 20, 60)
+	mark("backward", 100, 250)
+	mark("layer", 110, 200)
+	mark("before", -50, -20)
+	dir := t.TempDir()
+	write(t, dir, "a.pickle", s)
+	type annotation struct {
+		Name           string
+		From, To, Lane int
+	}
+	shown := func(dir string) []annotation {
+		t.Helper()
+		_, body, _ := get(t, serve(t, dir).URL+"/api/open?file=a.pickle", nil)
+		var metas []struct{ Annotations []annotation }
+		if err := json.Unmarshal([]byte(body), &metas); err != nil || len(metas) == 0 {
+			t.Fatalf("%v: %s", err, body)
+		}
+		return metas[0].Annotations
+	}
+	want := []annotation{{"step", 1, 301, 0}, {"forward", 11, 101, 1}, {"backward", 101, 251, 1}, {"layer", 21, 61, 2}, {"layer", 111, 201, 2}}
+	if got := shown(dir); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	for i := range int64(5000) {
+		mark("short", i%350, i%350+2)
+	}
+	many := t.TempDir()
+	write(t, many, "a.pickle", s)
+	got := shown(many)
+	if len(got) > 2000 || !slices.Contains(got, want[0]) || !slices.Contains(got, want[2]) {
+		t.Errorf("%d annotations, the long ones among them: %v", len(got), slices.Contains(got, want[0]))
 	}
 }

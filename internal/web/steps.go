@@ -10,11 +10,12 @@ import (
 type steps struct {
 	By    string `json:"by"` // how they were found
 	Count int    `json:"count"`
-	List  []step `json:"list"` // the first ones
+	List  []step `json:"list"` // the first and the last ones
 }
 
 // step is one step: the moments after From up to To.
 type step struct {
+	Number       int   `json:"number"` // from 1
 	From         int   `json:"from"`
 	To           int   `json:"to"`
 	Duration     int64 `json:"duration"` // microseconds, or moments where there are no times
@@ -25,29 +26,38 @@ type step struct {
 	Blocks       int   `json:"blocks"`       // allocated in it
 }
 
-// maxSteps is how many steps a table shows.
-const maxSteps = 2000
+// maxSteps is how many steps a table shows at each end.
+const maxSteps = 50
 
 func (r *Record) findSteps() *steps {
 	ends, by := r.h.Steps()
 	s := &steps{By: by, Count: len(ends), List: []step{}}
-	c := r.start()
-	before := c.live
-	from := 0
-	for _, end := range ends[:min(len(ends), maxSteps)] {
-		t := step{From: from, To: end + 1, Duration: r.time(end+1) - r.time(from)}
-		for c.moment < t.To {
-			c.next()
-			t.PeakLive, t.PeakReserved = max(t.PeakLive, c.live), max(t.PeakReserved, c.reserved)
-			if k := r.h.Lease(c.moment - 1); k >= 0 && r.h.Leases[k].Born() == c.moment-1 {
-				t.Blocks++
-			}
+	for i := range ends {
+		if i < maxSteps || i >= len(ends)-maxSteps {
+			s.List = append(s.List, r.step(ends, i))
 		}
-		t.EndLive, t.Growth = c.live, c.live-before
-		before, from = c.live, t.To
-		s.List = append(s.List, t)
 	}
 	return s
+}
+
+// step is the i-th of the steps with these last events.
+func (r *Record) step(ends []int, i int) step {
+	t := step{Number: i + 1, To: ends[i] + 1}
+	if i > 0 {
+		t.From = ends[i-1] + 1
+	}
+	t.Duration = r.time(t.To) - r.time(t.From)
+	c := r.cursorAt(t.From)
+	before := c.live
+	for c.moment < t.To {
+		c.next()
+		t.PeakLive, t.PeakReserved = max(t.PeakLive, c.live), max(t.PeakReserved, c.reserved)
+		if k := r.h.Lease(c.moment - 1); k >= 0 && r.h.Leases[k].Born() == c.moment-1 {
+			t.Blocks++
+		}
+	}
+	t.EndLive, t.Growth = c.live, c.live-before
+	return t
 }
 
 // failure is a request that failed.
@@ -62,15 +72,20 @@ type annotation struct {
 	Name string `json:"name"`
 	From int    `json:"from"`
 	To   int    `json:"to"`
+	Lane int    `json:"lane"` // below those that it lies in
 }
 
-// maxMarks is how many failures, and how many annotations, a page shows.
-const maxMarks = 500
+// What a page shows at most of what is marked in a record.
+const (
+	maxFailures    = 500
+	maxAnnotations = 2000
+	maxLanes       = 6
+)
 
 // failures gives the requests that failed.
 func (r *Record) failures() []failure {
 	out := []failure{}
-	for i := 0; i < r.h.Len() && len(out) < maxMarks; i++ {
+	for i := 0; i < r.h.Len() && len(out) < maxFailures; i++ {
 		if e := r.h.Event(i); e.Action == trace.OOM {
 			out = append(out, failure{i + 1, e.Size, e.Addr})
 		}
@@ -79,16 +94,17 @@ func (r *Record) failures() []failure {
 }
 
 // annotations gives the spans that the program named and that lie in the
-// record.
+// record, the longest of too many, lane by lane.
 func (r *Record) annotations() []annotation {
 	out := []annotation{}
 	if !r.timed {
 		return out
 	}
-	for _, a := range r.h.Annotations() {
-		from, to := r.momentAt(a.From), r.momentAt(a.To)
-		if from < to && len(out) < maxMarks {
-			out = append(out, annotation{a.Name, from, to})
+	for i, lane := range r.h.Annotations(maxAnnotations, maxLanes) {
+		for _, a := range lane {
+			if from, to := r.momentAt(a.From), r.momentAt(a.To); from < to {
+				out = append(out, annotation{a.Name, from, to, i})
+			}
 		}
 	}
 	return out

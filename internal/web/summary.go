@@ -60,10 +60,7 @@ func (r *Record) Samples(from, to, width int) *Samples {
 		return r.sampled(r.summary.bins[first:last+1], bins/width)
 	}
 	group := max((to-from+1)/width, 1)
-	c := r.summary.starts[first]
-	for c.moment < from {
-		c.next()
-	}
+	c := r.cursorAt(from)
 	var bins []figures
 	for {
 		if (c.moment-from)%group == 0 {
@@ -75,6 +72,15 @@ func (r *Record) Samples(from, to, width int) *Samples {
 		}
 		c.next()
 	}
+}
+
+// cursorAt gives a cursor at a moment.
+func (r *Record) cursorAt(moment int) *cursor {
+	c := r.summary.starts[moment/r.summary.size]
+	for c.moment < moment {
+		c.next()
+	}
+	return &c
 }
 
 func (r *Record) clamp(moment int) int { return min(max(moment, 0), r.h.Len()) }

@@ -90,6 +90,12 @@ export function roundStep(n) {
   return [1, 2, 5, 10].map((f) => f * power).find((f) => f >= n);
 }
 
+/** tail shortens a name to so many pixels. Of one with dots the last parts stay. */
+export function tail(context, name, width) {
+  while (name.includes(".") && context.measureText(name).width > width) name = name.slice(name.indexOf(".") + 1);
+  return cut(context, name, width);
+}
+
 /** cut shortens a text to so many pixels. */
 export function cut(context, text, width) {
   if (context.measureText(text).width <= width) return text;

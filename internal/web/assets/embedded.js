@@ -4,6 +4,7 @@
 
 const Purpose = 0;
 const Site = 1;
+const keptEvery = 4096; // moments
 
 /** unpack decodes the base64 and compression of a record's columns. */
 async function unpack(text) {
@@ -35,6 +36,8 @@ function readColumn(data, column) {
   return out;
 }
 
+const copy = (cursor) => ({ ...cursor, parts: cursor.parts.map((p) => p.slice()) });
+
 /** EmbeddedRecord answers from columns. */
 export class EmbeddedRecord {
   /** open decodes a record: {meta, findings, whatIf, stacks, sites, columns, summary} with the columns' text. */
@@ -60,6 +63,8 @@ export class EmbeddedRecord {
     for (let k = 0; k < n; k++) if (this.lasts(k) && c.freed[k] < this.meta.events) this.endsAt[c.freed[k]] = k;
     this.moments = this.meta.events + 1;
     this.parts = [this.meta.purposes.length, this.meta.sites.length];
+    this.kept = [];
+    for (let cursor = this.start(); cursor.moment < this.moments; this.next(cursor)) if (cursor.moment % keptEvery === 0) this.kept.push(copy(cursor));
     this.bins = ["purpose", "site"].map((by, s) => Array.from({ length: this.parts[s] }, (_, p) => c[`${by} ${p}`]));
   }
 
@@ -120,32 +125,49 @@ export class EmbeddedRecord {
    */
   exactFigures(from, to, group) {
     const n = Math.ceil((to - from + 1) / group);
-    const { born, bytes, purpose, site } = this.c;
     const column = () => new Float64Array(n);
     const f = { moments: column(), live: column(), reserved: this.reservedFigures(from, to, group, n), parts: this.parts.map((count) => Array.from({ length: count }, column)) };
-    const now = this.parts.map((count) => new Float64Array(count));
-    let live = 0;
-    const add = (k, sign) => {
-      live += sign * bytes[k];
-      now[Purpose][purpose[k]] += sign * bytes[k];
-      now[Site][site[k]] += sign * bytes[k];
-    };
-    let k = 0;
-    for (; k < this.leases && born[k] < from; k++) if (this.lasts(k) && this.c.freed[k] >= from) add(k, 1);
-    for (let m = from; m <= to; m++) {
-      const g = Math.floor((m - from) / group);
-      if ((m - from) % group === 0 || live > f.live[g]) {
-        f.moments[g] = m;
-        f.live[g] = live;
-        for (const split of [Purpose, Site]) for (let p = 0; p < now[split].length; p++) f.parts[split][p][g] = now[split][p];
-      }
-      if (this.endsAt[m] >= 0) add(this.endsAt[m], -1);
-      if (k < this.leases && born[k] === m) {
-        if (this.lasts(k)) add(k, 1);
-        k++;
+    const now = this.cursorAt(from);
+    for (let g = 0; g < n; g++) {
+      const end = Math.min(from + (g + 1) * group, to + 1);
+      for (let first = true; now.moment < end; this.next(now), first = false) {
+        if (!first && now.live <= f.live[g]) continue;
+        f.moments[g] = now.moment;
+        f.live[g] = now.live;
+        for (const split of [Purpose, Site]) for (let p = 0; p < now.parts[split].length; p++) f.parts[split][p][g] = now.parts[split][p];
       }
     }
     return f;
+  }
+
+  // A cursor knows the live bytes of a moment and goes on to the next one. The
+  // cursors of every so many moments are kept, so that none has far to go.
+
+  start() {
+    const cursor = { moment: 0, lease: 0, live: 0, parts: this.parts.map((count) => new Float64Array(count)) };
+    for (; cursor.lease < this.leases && this.c.born[cursor.lease] < 0; cursor.lease++) if (this.c.freed[cursor.lease] >= 0) this.add(cursor, cursor.lease, 1);
+    return cursor;
+  }
+
+  next(cursor) {
+    const m = cursor.moment++;
+    if (this.endsAt[m] >= 0) this.add(cursor, this.endsAt[m], -1);
+    if (this.c.born[cursor.lease] !== m) return;
+    if (this.lasts(cursor.lease)) this.add(cursor, cursor.lease, 1);
+    cursor.lease++;
+  }
+
+  add(cursor, k, sign) {
+    const bytes = sign * this.c.bytes[k];
+    cursor.live += bytes;
+    cursor.parts[Purpose][this.c.purpose[k]] += bytes;
+    cursor.parts[Site][this.c.site[k]] += bytes;
+  }
+
+  cursorAt(moment) {
+    const cursor = copy(this.kept[Math.floor(moment / keptEvery)]);
+    while (cursor.moment < moment) this.next(cursor);
+    return cursor;
   }
 
   /** lasts says whether a lease lives at any moment. */

@@ -19,7 +19,6 @@ const id = (name) => document.getElementById(name);
 const mostLives = 3000;
 const mostFound = 100;
 const panelDelay = 120;
-const keptLatencies = 1000;
 
 const recordTabs = [
   ["segments", "Segments"], ["blocks", "Blocks over time"], ["flame", "Flame graph"], ["largest", "Largest blocks"],
@@ -41,7 +40,9 @@ class App {
     this.findingsOf = new Map();
     this.triesOf = new Map();
     this.found = null;
-    this.latencies = [];
+    this.signs = [];
+    this.asking = false;
+    this.again = false; // the view has changed since it was asked for
     this.timeline = new Timeline(id("timeline"), id("strip"), {
       onView: (from, to) => this.setView(from, to),
       onMoment: (m, follows) => this.setMoment(m, follows),
@@ -66,7 +67,7 @@ class App {
     id("record").addEventListener("change", (e) => this.open(Number(e.target.value)));
     const resized = new ResizeObserver(() => { this.refresh(); this.refreshPanel(); });
     resized.observe(id("timeline"));
-    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.drawn = null; this.refresh(); this.refreshPanel(); });
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.refresh(); this.refreshPanel(); });
     window.addEventListener("beforeprint", () => this.redraw());
   }
 
@@ -137,8 +138,10 @@ class App {
     this.refreshPanel();
   }
 
-  // Drawing. A change is drawn at once from what is there, and again when the
-  // figures of the new view have come. Changes that come meanwhile are one.
+  // Drawing. A change is drawn in the next frame: with the figures of the new
+  // view if they are there by then, as in a report, and otherwise with the last
+  // ones, and again when the new ones have come. One question is under way at a
+  // time; the changes that come meanwhile are one.
 
   redraw() {
     this.timeline.set({ view: this.view, moment: this.moment, split: this.split, axis: this.axis, curves: this.curves() });
@@ -146,35 +149,36 @@ class App {
   }
 
   refresh() {
-    if (this.asked !== undefined) return;
-    this.asked = performance.now();
-    requestAnimationFrame(async () => {
-      await this.refreshNow();
-      this.latencies.push(performance.now() - this.asked);
-      if (this.latencies.length > keptLatencies) this.latencies.shift();
-      this.asked = undefined;
-      if (this.stale()) this.refresh();
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = undefined;
+      this.again = this.asking;
+      if (this.asking) this.redraw();
+      else this.answer();
     });
   }
 
-  stale() {
-    return this.drawn && (this.drawn.from !== this.view.from || this.drawn.to !== this.view.to || this.drawn.moment !== this.moment);
+  async answer() {
+    this.asking = true;
+    const late = requestAnimationFrame(() => this.redraw());
+    await this.refreshNow();
+    cancelAnimationFrame(late);
+    this.asking = false;
+    if (this.again) this.refresh();
+  }
+
+  /** busy says that what is drawn is not yet what is looked at. */
+  busy() {
+    return this.frame !== undefined || this.asking;
   }
 
   async refreshNow() {
     const { record, view, moment } = this;
     if (!record) return;
-    this.drawn = { ...view, moment };
-    if (this.timeline.samples) this.redraw();
-    const [samples, [now]] = await this.guard(Promise.all([record.samples(view.from, view.to, this.timeline.plotWidth()), this.nowOf(record, moment)]), [null, [null]]);
+    const [samples, now] = await this.guard(Promise.all([record.samples(view.from, view.to, this.timeline.plotWidth()), record.samples(moment, moment, 1)]), [null, null]);
     if (record !== this.record || !samples) return;
     this.timeline.set({ samples });
     this.redraw();
     this.legend(now);
-  }
-
-  async nowOf(record, moment) {
-    return [await record.samples(moment, moment, 1)];
   }
 
   /** guard says on the page what went wrong. */
@@ -206,7 +210,7 @@ class App {
     Object.assign(id("now").dataset, { live, reserved: now.reserved.at(-1) });
     id("timeline").setAttribute("aria-valuenow", this.moment);
     id("timeline").setAttribute("aria-valuetext", text);
-    fill(id("legend"), ...rows.reverse().map(([p, name, b]) => element("li", {}, swatch(p), element("span", { className: "size" }, bytes(b)), element("span", {}, name.replaceAll("_", " ")))),
+    fill(id("legend"), ...rows.reverse().map(([p, name, b]) => element("li", {}, (this.signs[p] ??= swatch(p)), element("span", { className: "size" }, bytes(b)), element("span", {}, name.replaceAll("_", " ")))),
       element("li", {}, lineSign([5, 3]), element("span", { className: "size" }, bytes(now.reserved.at(-1))), element("span", {}, "reserved")));
   }
 
@@ -419,18 +423,20 @@ function lineSign(dash) {
 /** chooseFile asks which of the server's files to look at. */
 async function chooseFile(app) {
   const files = await listFiles();
+  const list = () => fill(id("files"), element("h2", {}, files.length === 0 ? "There is no file in this folder" : "Which record?"),
+    element("ul", {}, ...files.map((f) => element("li", {}, button(f.name, () => app.guard(open(f)), { className: "link" }), ` ${bytes(f.bytes)}`))));
   const open = async (file) => {
+    fill(id("files"), element("p", {}, `${file.name} (${bytes(file.bytes)}) is being read …`));
+    const records = await openFile(file.name).finally(list);
     id("files").hidden = true;
     id("page").hidden = false;
-    document.title = `${file} · Headroom`;
-    await app.start(await openFile(file));
+    document.title = `${file.name} · Headroom`;
+    await app.start(records);
   };
-  if (files.length === 1) return open(files[0].name);
   id("page").hidden = true;
   id("files").hidden = false;
-  fill(id("files"), element("h2", {}, files.length === 0 ? "There is no file in this folder" : "Which record?"),
-    element("ul", {}, ...files.map((f) => element("li", {}, button(f.name, () => app.guard(open(f.name)), { className: "link" }), ` ${bytes(f.bytes)}`))));
-  return null;
+  if (files.length === 1) return open(files[0]);
+  return list();
 }
 
 async function main() {

@@ -1,9 +1,9 @@
 // The tables below the timeline: the largest blocks and holes of a moment,
 // steps, other settings, and records side by side.
 
-import { element, table, bytes, exactly, count, duration, address } from "./text.js";
+import { element, table, bytes, count, duration, address } from "./text.js";
 import { sums } from "./segments.js";
-import { bar } from "./verdict.js";
+import { bar, figure } from "./verdict.js";
 import { swatch } from "./colours.js";
 
 const mostRows = 100;
@@ -46,11 +46,10 @@ export function stepsTable(app, steps) {
   const time = (d) => (timed ? duration(d) : `${count(d)} events`);
   const most = steps.list.reduce((m, s) => Math.max(m, s.peak_live_bytes), 1);
   const signed = (n) => (n > 0 ? `+${bytes(n)}` : bytes(n));
-  const numbered = steps.list.map((s, i) => [i + 1, s]).filter(([n]) => n <= mostRows || n > steps.list.length - mostRows);
-  const some = numbered.length < steps.count ? ` The first and the last ${mostRows} are listed.` : "";
+  const some = steps.list.length < steps.count ? ` The first and the last ${steps.list.length / 2} are listed.` : "";
   return element("div", {}, element("p", {}, `${count(steps.count)} ${steps.count === 1 ? "step" : "steps"}, found by ${steps.by}.${some}`),
-    table("Steps", ["step", "takes", "peak live", "peak reserved", "live at its end", "growth", "blocks", ""], numbered.map(([n, s]) => [
-      n, time(s.duration), bar(s.peak_live_bytes, most), bytes(s.peak_reserved_bytes), bytes(s.end_live_bytes), signed(s.growth_bytes), count(s.blocks),
+    table("Steps", ["step", "takes", "peak live", "peak reserved", "live at its end", "growth", "blocks", ""], steps.list.map((s) => [
+      s.number, time(s.duration), bar(s.peak_live_bytes, most), bytes(s.peak_reserved_bytes), bytes(s.end_live_bytes), signed(s.growth_bytes), count(s.blocks),
       element("button", { type: "button", className: "link", onclick: () => app.timeline.show(s.from, s.to) }, "show")]), [0, 1, 2, 3, 4, 5, 6]));
 }
 
@@ -59,8 +58,8 @@ export function whatIfTable(app, tries, recorded) {
   const rows = tries.map((t, i) => {
     const r = t.result;
     const oom = r.oom ? `would have failed at event ${count(r.oom.event)}` : "serves every request";
-    return [choice(app, `what-${i}`, t.name, i), element("span", { "data-key": `peak_reserved_bytes ${t.name}`, "data-value": r.peak_reserved_bytes, title: exactly(r.peak_reserved_bytes) }, bytes(r.peak_reserved_bytes)),
-      recorded ? change(r.peak_reserved_bytes, recorded.peak_reserved_bytes) : "", bytes(r.peak_live_bytes), count(r.retries), oom];
+    return [choice(app, `what-${i}`, t.name, i), figure(`${t.name} peak_reserved_bytes`, r.peak_reserved_bytes),
+      recorded ? change(r.peak_reserved_bytes, recorded.peak_reserved_bytes) : "", figure(`${t.name} peak_live_bytes`, r.peak_live_bytes), count(r.retries), oom];
   });
   if (recorded) rows.unshift(["as recorded", bytes(recorded.peak_reserved_bytes), "", bytes(recorded.peak_live_bytes), count(recorded.retries), recorded.oom ? "failed" : "served every request"]);
   const notes = [...new Set(tries.flatMap((t) => t.result.notes ?? []))];

@@ -28,9 +28,9 @@ export function count(n) {
   return String(n).replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
 }
 
-/** duration writes microseconds. */
-export function duration(us) {
-  const digits = (v) => String(Number(v.toPrecision(4)));
+/** duration writes microseconds, with four digits or as many as tell apart what is one step from the next. */
+export function duration(us, step = Infinity) {
+  const digits = (v) => String(Number(v.toPrecision(Math.max(4, Math.ceil(Math.log10(us / step)) + 1))));
   if (us >= 60e6) return `${Math.floor(us / 60e6)} min ${digits((us % 60e6) / 1e6)} s`;
   if (us >= 1e6) return `${digits(us / 1e6)} s`;
   if (us >= 1e3) return `${digits(us / 1e3)} ms`;

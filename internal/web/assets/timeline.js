@@ -2,7 +2,7 @@
 // the reserved line, other curves for comparison, and the strip below with the
 // whole record, whose window is what is shown above.
 
-import { prepare, interact, roundStep, cut } from "./canvas.js";
+import { prepare, interact, roundStep, tail } from "./canvas.js";
 import { pattern, colour, dashes, theme } from "./colours.js";
 import { bytes, count, duration } from "./text.js";
 
@@ -45,8 +45,24 @@ export class Timeline {
     return this.view.to - this.view.from;
   }
 
+  // The strip has the whole record on the axis of the picture above it.
+
   stripMoment(x) {
-    return ((x - left) / this.plotWidth()) * this.events;
+    const share = (x - left) / this.plotWidth();
+    if (!this.timed(this.whole)) return share * this.events;
+    const { moments, times } = this.whole;
+    return interpolate(times, moments, times[0] + share * (times.at(-1) - times[0]));
+  }
+
+  stripShare(moment) {
+    if (!this.timed(this.whole)) return moment / Math.max(this.events, 1);
+    const { moments, times } = this.whole;
+    return (interpolate(moments, times, moment) - times[0]) / Math.max(times.at(-1) - times[0], 1);
+  }
+
+  /** timed says whether the axis is that of time, which samples have to tell. */
+  timed(samples) {
+    return this.axis === "time" && samples?.times.length > 1;
   }
 
   /** show changes the view. It keeps its length where it would pass an end. */
@@ -99,7 +115,7 @@ export class Timeline {
   // Moments and pixels. Between two samples time is taken to pass evenly.
 
   position(moment) {
-    if (this.axis !== "time" || this.samples.times.length < 2) return (moment - this.view.from) / this.span();
+    if (!this.timed(this.samples)) return (moment - this.view.from) / this.span();
     const { from, length } = this.timeRange();
     return (this.timeAt(moment) - from) / length;
   }
@@ -114,12 +130,12 @@ export class Timeline {
   }
 
   x(moment) {
-    return left + this.position(moment) * this.plotWidth();
+    return left + this.position(moment) * this.plot;
   }
 
   momentAt(x) {
     const share = (x - left) / this.plotWidth();
-    if (this.axis !== "time" || this.samples.times.length < 2) return this.view.from + share * this.span();
+    if (!this.timed(this.samples)) return this.view.from + share * this.span();
     const { from, length } = this.timeRange();
     return interpolate(this.samples.times, this.samples.moments, from + share * length);
   }
@@ -131,7 +147,7 @@ export class Timeline {
   draw() {
     if (!this.samples) return;
     const { context, width, height } = prepare(this.canvas);
-    Object.assign(this, { c: context, width, height, top: 12 + this.lanes() * laneHeight, colours: theme() });
+    Object.assign(this, { c: context, width, height, plot: Math.max(width - left - right, 1), top: 12 + this.lanes() * laneHeight, colours: theme() });
     this.most = this.highest();
     this.axes();
     context.save();
@@ -164,7 +180,7 @@ export class Timeline {
   }
 
   lanes() {
-    return this.meta.annotations.length > 0 ? 2 : 0;
+    return this.meta.annotations.reduce((n, a) => Math.max(n, a.lane + 1), 0);
   }
 
   axes() {
@@ -189,14 +205,14 @@ export class Timeline {
 
   ticks() {
     const { c } = this;
-    const timed = this.axis === "time" && this.meta.timed;
+    const timed = this.timed(this.samples);
     const range = timed ? this.timeRange() : { from: this.view.from, length: this.span() };
-    const step = roundStep(range.length / Math.max(this.plotWidth() / 110, 1));
+    const step = roundStep(range.length / Math.max(this.plot / 110, 1));
     c.textAlign = "center";
     for (let v = Math.ceil(range.from / step) * step; v <= range.from + range.length; v += step) {
-      const x = left + ((v - range.from) / range.length) * this.plotWidth();
+      const x = left + ((v - range.from) / range.length) * this.plot;
       c.fillRect(x, this.height - bottom, 1, 4);
-      const label = timed ? duration(v) : count(Math.round(v));
+      const label = timed ? duration(v, step) : count(Math.round(v));
       const half = c.measureText(label).width / 2;
       c.fillText(label, Math.min(x, this.width - half - 2), this.height - bottom + 13);
     }
@@ -247,23 +263,21 @@ export class Timeline {
     c.setLineDash([]);
   }
 
-  /** notes draws the spans that the program named, in lanes above. */
+  /** notes draws the spans that the program named, in lanes above: what lies within another below it. */
   notes() {
     const { c, colours } = this;
-    const ends = [-Infinity, -Infinity];
+    const drawn = []; // by lane: where the last one ends
     c.textAlign = "left";
     for (const a of this.meta.annotations) {
       const [x0, x1] = [this.x(a.from), this.x(a.to)];
-      if (x1 < left || x0 > this.width) continue;
-      const lane = ends.findIndex((end) => end <= a.from);
-      if (lane < 0) continue;
-      ends[lane] = a.to;
-      const y = 6 + lane * laneHeight;
+      if (x1 < Math.max(left, (drawn[a.lane] ?? left) + 0.5) || x0 > this.width) continue;
+      drawn[a.lane] = x1;
+      const y = 6 + a.lane * laneHeight;
       c.fillStyle = colours.grid;
       c.fillRect(x0, y, Math.max(x1 - x0 - 1, 1), laneHeight - 3);
       c.fillStyle = colours.ink;
       const from = Math.max(x0, left);
-      if (x1 - from > 24) c.fillText(cut(c, a.name, x1 - from - 6), from + 3, y + laneHeight / 2 - 1);
+      if (x1 - from > 24) c.fillText(tail(c, a.name, x1 - from - 6), from + 3, y + laneHeight / 2 - 1);
     }
   }
 
@@ -303,7 +317,7 @@ export class Timeline {
     const colours = theme();
     const totals = this.totals(this.whole);
     const most = Math.max(totals.reduce((a, b) => Math.max(a, b), 1), 1);
-    const x = (m) => left + (m / Math.max(this.events, 1)) * (width - left - right);
+    const x = (m) => left + this.stripShare(m) * (width - left - right);
     c.beginPath();
     c.moveTo(left, height);
     totals.forEach((b, i) => c.lineTo(x(this.whole.moments[i]), height - 2 - (b / most) * (height - 6)));

@@ -37,13 +37,18 @@ export function showVerdict(parent, { explain, replay }) {
       list("What to do", explain.actions), list("What will not help", explain.unhelpful)),
     element("details", { open: !window.matchMedia("(max-width: 700px)").matches }, element("summary", {}, "What holds the memory at that moment"),
       element("div", { className: "causes" }, ...causes(explain))),
-    element("p", { className: "note" }, replayNote(replay)));
+    element("p", { className: "note" }, ...replayNote(replay)));
 }
 
 function figureList(explain) {
   const known = figures.filter(([key]) => explain[key] !== null && explain[key] !== undefined);
   return element("dl", { className: "figures" }, ...known.map(([key, label]) =>
-    element("div", { title: exactly(explain[key]) }, element("dt", {}, label), element("dd", { "data-key": key, "data-value": explain[key] }, bytes(explain[key])))));
+    element("div", {}, element("dt", {}, label), element("dd", {}, figure(key, explain[key])))));
+}
+
+/** figure is a number of bytes that can be found by its name. */
+export function figure(key, value) {
+  return element("span", { "data-key": key, "data-value": value, title: exactly(value) }, bytes(value));
 }
 
 function list(title, lines) {
@@ -71,7 +76,7 @@ export function bar(value, of) {
 }
 
 function replayNote(replay) {
-  if (!replay) return "The recorded settings cannot be replayed.";
+  if (!replay) return ["The recorded settings cannot be replayed."];
   const proof = replay.exact ? "the replay under the recorded settings equals the record in every address, segment and block" : `the replay differs from the record: ${replay.mismatch}`;
-  return `At most ${bytes(replay.peak_live_bytes)} were live and ${bytes(replay.peak_reserved_bytes)} reserved; ${proof}.`;
+  return ["At most ", figure("replay peak_live_bytes", replay.peak_live_bytes), " were live and ", figure("replay peak_reserved_bytes", replay.peak_reserved_bytes), ` reserved; ${proof}.`];
 }
