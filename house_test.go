@@ -39,7 +39,7 @@ var imports = map[string][]string{
 	"internal/web":         {"inspect", "trace", "alloc", "internal/size"},
 	"live":                 {"internal/web", "alloc", "trace"},
 	"tensor":               {"alloc", "device", "trace", "internal/kernel", "internal/invariant"},
-	"nn":                   {"tensor", "internal/safetensors"},
+	"nn":                   {"dist", "tensor", "internal/safetensors"},
 	"data":                 {"internal/safetensors"},
 	"dist":                 {"device", "internal/cuda", "internal/kernel", "internal/mpi"},
 	"profile":              {"tensor", "alloc", "device", "trace", "internal/size"},

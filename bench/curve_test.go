@@ -3,6 +3,7 @@ package bench
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"math"
@@ -146,7 +147,7 @@ func trainCurve(t *testing.T, dir string, g nn.GPT2Config, c curve, batches [][]
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Export(dir); err != nil {
+	if err := errors.Join(run.Save(dir, train.State{}), train.Export(dir)); err != nil {
 		t.Fatal(err)
 	}
 	losses := make([]float64, curveSteps)

@@ -1,6 +1,10 @@
 package dist
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // Axis is one dimension of a Mesh.
 type Axis struct {
@@ -12,8 +16,8 @@ type Axis struct {
 // fastest: of the axes data 2, tensor 4, ranks 0 to 3 are one line along tensor,
 // and 0 and 4 one along data.
 type Mesh struct {
-	axes   []Axis
-	groups []Group
+	group Group
+	axes  []Axis
 }
 
 // NewMesh lays g out. Every rank of g calls it with the same axes, whose sizes
@@ -29,31 +33,39 @@ func NewMesh(g Group, axes ...Axis) (*Mesh, error) {
 	if n != g.Size() {
 		return nil, fmt.Errorf("a mesh of %d ranks %v: the group has %d", n, axes, g.Size())
 	}
-	m := &Mesh{axes: axes}
-	stride := n
-	for _, a := range axes {
-		stride /= a.Size
-		first := g.Rank() - g.Rank()/stride%a.Size*stride
-		var line []int
-		for i := range a.Size {
-			line = append(line, first+i*stride)
-		}
-		sub, err := g.Sub(fmt.Sprintf("%s of %d", a.Name, first), line...)
-		if err != nil {
-			return nil, err
-		}
-		m.groups = append(m.groups, sub)
-	}
-	return m, nil
+	return &Mesh{g, axes}, nil
 }
 
-// Along is the group of the ranks that differ from this one along an axis
-// alone, whose Rank is the place on it. It panics where there is no such axis.
-func (m *Mesh) Along(axis string) Group {
-	for i, a := range m.axes {
-		if a.Name == axis {
-			return m.groups[i]
+// Along makes the group of the ranks that differ from this one along some axes
+// alone, in the order of the whole group. Every rank calls it, once for the same
+// axes; where they hold all ranks, it is the whole group itself. It panics where
+// there is no such axis.
+func (m *Mesh) Along(axes ...string) (Group, error) {
+	for _, name := range axes {
+		if !slices.ContainsFunc(m.axes, func(a Axis) bool { return a.Name == name }) {
+			panic(fmt.Sprintf("dist: a mesh of %v has no axis %q", m.axes, name))
 		}
 	}
-	panic(fmt.Sprintf("dist: a mesh of %v has no axis %q", m.axes, axis))
+	var ranks []int
+	for r := range m.group.Size() {
+		if m.differ(r, axes) {
+			ranks = append(ranks, r)
+		}
+	}
+	if len(ranks) == m.group.Size() {
+		return m.group, nil
+	}
+	return m.group.Sub(strings.Join(axes, " and "), ranks...)
+}
+
+// differ says whether a rank is where this one is, but for some axes.
+func (m *Mesh) differ(rank int, axes []string) bool {
+	stride := m.group.Size()
+	for _, a := range m.axes {
+		stride /= a.Size
+		if rank/stride%a.Size != m.group.Rank()/stride%a.Size && !slices.Contains(axes, a.Name) {
+			return false
+		}
+	}
+	return true
 }

@@ -12,6 +12,7 @@ import (
 type Builder struct {
 	Hooks *Hooks // of every layer made
 	Mode  *Mode  // the same; training to begin with
+	Split Split  // which part of the model this rank has
 
 	rt   *tensor.Runtime
 	seed uint64
@@ -53,11 +54,11 @@ func (b *Builder) Constant(name string, v float32, shape ...int) *Parameter {
 func (b *Builder) Buffer(name string, v float32, shape ...int) *Parameter {
 	p := b.Constant(name, v, shape...)
 	defer p.Release()
-	return &Parameter{name, p.Detach()}
+	return &Parameter{Name: name, Tensor: p.Detach()}
 }
 
 func (b *Builder) fill(name string, next func() float32, shape ...int) *Parameter {
-	p := &Parameter{name, b.rt.Parameter(shape...)}
+	p := &Parameter{Name: name, Tensor: b.rt.Parameter(shape...)}
 	if b.rt.Holds() {
 		data := make([]float32, p.Len())
 		for i := range data {

@@ -5,6 +5,7 @@ package nn
 import (
 	"slices"
 
+	"github.com/headroom-go/headroom/internal/safetensors"
 	"github.com/headroom-go/headroom/tensor"
 )
 
@@ -12,6 +13,23 @@ import (
 type Parameter struct {
 	Name string
 	*tensor.Tensor
+
+	// Whole and At are for a layer that is split over several ranks: the tensor is
+	// a box of an array of shape Whole, and begins there at At. Every rank has
+	// another box, and the array's name. Nil: the tensor is the array.
+	Whole, At []int
+
+	// Expert says that the layer is one expert of several that are spread over
+	// ranks: other ranks have other parameters in place of this one.
+	Expert bool
+}
+
+// Piece is what of the array in state files p is.
+func (p *Parameter) Piece() safetensors.Piece {
+	if p.Whole == nil {
+		return safetensors.Box(p.Shape(), nil, p.Shape())
+	}
+	return safetensors.Box(p.Whole, p.At, p.Shape())
 }
 
 // Module is a part of a model. Parameters gives each of its parameters, in a
@@ -29,9 +47,9 @@ func parameters(parts ...Module) []*Parameter {
 	return ps
 }
 
-// unique leaves out parameters that ps holds a second time: the same, or
+// Unique leaves out parameters that ps holds a second time: the same, or
 // another name of the same tensor.
-func unique(ps []*Parameter) []*Parameter {
+func Unique(ps []*Parameter) []*Parameter {
 	var once []*Parameter
 	seen := map[*tensor.Tensor]bool{}
 	for _, p := range ps {
@@ -47,7 +65,7 @@ func unique(ps []*Parameter) []*Parameter {
 // share count once.
 func Count(m Module) int {
 	n := 0
-	for _, p := range unique(m.Parameters()) {
+	for _, p := range Unique(m.Parameters()) {
 		n += p.Len()
 	}
 	return n
@@ -55,7 +73,7 @@ func Count(m Module) int {
 
 // Release frees the parameters, and the buffers of a module that has some.
 func Release(m Module) {
-	for _, p := range unique(State(m)) {
+	for _, p := range Unique(State(m)) {
 		p.Release()
 	}
 }

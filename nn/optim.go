@@ -39,7 +39,7 @@ type step struct {
 // NewOptimizer makes an optimizer of params. A parameter that is given twice,
 // since two parts of a model share it, is updated once.
 func NewOptimizer(params []*Parameter, r Rule) *Optimizer {
-	o := &Optimizer{Rule: r, params: unique(params)}
+	o := &Optimizer{Rule: r, params: Unique(params)}
 	for _, p := range o.params {
 		o.states = append(o.states, tensor.NewStates(p.Tensor, len(r.states())))
 	}
@@ -79,7 +79,7 @@ func (o *Optimizer) State() []*Parameter {
 	var ps []*Parameter
 	for i, p := range o.params {
 		for j, name := range o.StateNames(p) {
-			ps = append(ps, &Parameter{name, o.states[i][j]})
+			ps = append(ps, &Parameter{Name: name, Tensor: o.states[i][j]})
 		}
 	}
 	return ps
@@ -116,7 +116,7 @@ func NewAdamW(params []*Parameter, o AdamWOptions) *AdamW { return NewOptimizer(
 // gradients are left as they are: Optimizer.Step takes the factor.
 func ClipGradNorm(params []*Parameter, limit float32) (scale, norm *tensor.Tensor) {
 	var grads []*tensor.Tensor
-	for _, p := range unique(params) {
+	for _, p := range Unique(params) {
 		if g := p.Grad(); g != nil {
 			grads = append(grads, g)
 		}

@@ -38,6 +38,12 @@ func (t *Tensor) NeedGrad() {
 	}
 }
 
+// ScaleGrad multiplies the gradient of t, a leaf that has one, where it lies.
+func (t *Tensor) ScaleGrad(factor float32) {
+	g := t.leaf.grad
+	kernel.Scale(t.rt.stream, g.Len(), g.ptr(), g.ptr(), factor, false)
+}
+
 // SetGrad makes g, dense and of the leaf t's shape and type, t's gradient, or
 // adds it where there is one. It takes the handle over.
 func (t *Tensor) SetGrad(g *Tensor) {

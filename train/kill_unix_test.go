@@ -20,6 +20,7 @@ import (
 
 	"github.com/headroom-go/headroom/data"
 	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/train"
 )
 
@@ -32,9 +33,9 @@ const (
 // TestKilledAnywhere kills processes that train, at any moment, with a
 // checkpoint after every step, and starts them again until one comes to the
 // end: the losses are those of a run that was left alone. Text, a file of
-// tokens, hidden words and images.
+// tokens, hidden words, images, and text on several ranks, which write a file each.
 func TestKilledAnywhere(t *testing.T) {
-	for _, kind := range []string{"text", "tokens", "masked", "images"} {
+	for _, kind := range []string{"text", "tokens", "masked", "images", "ranks"} {
 		t.Run(kind, func(t *testing.T) {
 			dir := t.TempDir()
 			writeData(t, dir)
@@ -117,17 +118,38 @@ func TestChild(t *testing.T) {
 	if kind == "" {
 		t.Skip("it is run by TestKilledAnywhere")
 	}
-	c := map[string]train.Config{"text": config(), "tokens": config(), "masked": families()["masked"], "images": families()["resnet"]}[kind]
+	c := map[string]train.Config{"text": config(), "ranks": config(), "tokens": config(), "masked": families()["masked"], "images": families()["resnet"]}[kind]
 	c.Schedule.Steps = killSteps
 	c.BERT.Vocab = min(1, c.BERT.Vocab) * 258
 	c.ResNet.Channels, c.ResNet.Classes = min(1, c.ResNet.Channels), min(1, c.ResNet.Classes)*4
+	if kind != "ranks" {
+		if err := child(t, kind, dir, c, train.Parallel{}); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	for rank, err := range eachRank(2, func(g dist.Group) error {
+		return child(t, kind, dir, c, train.Parallel{Group: g, Shard: train.ShardState})
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+// child goes on with the run in dir, or begins one.
+func child(t *testing.T, kind, dir string, c train.Config, p train.Parallel) error {
+	share := c
+	if p.Group != nil {
+		share.Batch /= p.Group.Size()
+	}
 	dev, err := device.Open("host:64MiB")
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	tr, err := train.New(dev, c, c.Plain())
+	tr, err := train.NewParallel(dev, share, share.Plain(), p)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	feed, done := childFeed(t, kind, filepath.Dir(dir), c)
 	r := &train.Run{Trainer: tr, Feed: feed, Dir: dir, SaveEvery: 1}
@@ -141,9 +163,7 @@ func TestChild(t *testing.T) {
 		_, err = r.Do(context.Background())
 	}
 	done()
-	if err := errors.Join(err, tr.Close(), dev.Close()); err != nil {
-		t.Fatal(err)
-	}
+	return errors.Join(err, tr.Close(), dev.Close())
 }
 
 // childFeed opens what writeData wrote.

@@ -14,9 +14,14 @@ import (
 
 // How a training is spread over ranks.
 //
-// Every rank has the whole model and computes its part of the batch (data
-// parallelism); the gradients of a step are the mean over the ranks, which is
-// what one device would have with as many micro-batches. Gradients are reduced
+// Every rank has the whole model, or on a Mesh its split of it, and computes its
+// place's part of the batch; the gradients of a step are the mean over the places,
+// which is what one device would have with as many micro-batches. The replicas of a
+// parameter, between which its gradient is reduced, are the ranks along data and
+// expert, and those of an expert's parameter the ranks along data alone: the
+// tokens of all places along expert have come to it, so that its gradient is their
+// sum already. Along tensor nothing is reduced: boxes are different, and what all
+// have whole gets the same gradient on each. Gradients are reduced
 // where they lie, some at a time (a bucket), on a stream of their own, as soon
 // as backward has completed them in the last micro-batch, while it goes on.
 //
@@ -53,20 +58,22 @@ const (
 // Parallel spreads a run over the ranks of a group.
 type Parallel struct {
 	Group  dist.Group
+	Mesh   Mesh
 	Shard  Shard
 	Bucket uint64 // bytes of gradients that are reduced together, at least; 0: 16 MiB
 }
 
 // Share is the configuration of a part of c: of its batch, what one of so many
-// ranks computes. Parallel's Job is the reverse.
-func (c Config) Share(ranks int) (Config, error) {
-	if ranks > 1 && !c.Divisible() {
-		return c, fmt.Errorf("model %s normalises over the whole batch: it can't be shared by %d ranks", c.Model, ranks)
+// places computes (Mesh.Places; without a mesh every rank is one). Trainer.Job is
+// the reverse.
+func (c Config) Share(places int) (Config, error) {
+	if places > 1 && !c.Divisible() {
+		return c, fmt.Errorf("model %s normalises over the whole batch: it can't be shared by %d ranks", c.Model, places)
 	}
-	if ranks < 1 || c.Batch%ranks != 0 {
-		return c, fmt.Errorf("a batch of %d can't be shared by %d ranks: it must be a multiple of that", c.Batch, ranks)
+	if places < 1 || c.Batch%places != 0 {
+		return c, fmt.Errorf("a batch of %d can't be shared by %d ranks: it must be a multiple of that", c.Batch, places)
 	}
-	c.Batch /= ranks
+	c.Batch /= places
 	return c, nil
 }
 
@@ -74,6 +81,7 @@ func (c Config) Share(ranks int) (Config, error) {
 // a rank alone does.
 type parallel struct {
 	Parallel
+	at     place
 	rt     *tensor.Runtime
 	stream device.Stream // of collectives during backward
 	pieces []*cut        // of each parameter, in the order of reduction
@@ -89,6 +97,7 @@ type parallel struct {
 // cut is a parameter and this rank's part of it.
 type cut struct {
 	param  *nn.Parameter
+	group  dist.Group    // its replicas
 	part   *nn.Parameter // nil where this rank has none, or nothing is sharded
 	lo, hi int
 	done   bool // its gradient is complete in this micro-batch
@@ -110,8 +119,39 @@ func newParallel(dev device.Device, p Parallel) (*parallel, error) {
 	if p.Bucket == 0 {
 		p.Bucket = 16 << 20
 	}
+	at, err := newPlace(p.Group, p.Mesh)
+	if err != nil {
+		return nil, err
+	}
 	stream, err := dev.NewStream()
-	return &parallel{Parallel: p, stream: stream}, err
+	return &parallel{Parallel: p, at: at, stream: stream}, err
+}
+
+// place is the rank's place in the mesh.
+func (l *parallel) place() place {
+	if l == nil {
+		return place{}
+	}
+	return l.at
+}
+
+// replicas are the ranks that have a parameter, too, and other samples.
+func (l *parallel) replicas(p *nn.Parameter) dist.Group {
+	if p.Expert {
+		return l.at.data
+	}
+	return l.at.replicas
+}
+
+// once says whether this is the one of the ranks along tensor that a parameter
+// which all of them have counts on; a box counts on each.
+func (l *parallel) once(p *nn.Parameter) bool {
+	return l.at.tensor == nil || l.at.tensor.Rank() == 0 || p.Whole != nil
+}
+
+// first says whether no rank before this one has the parameter.
+func (l *parallel) first(p *nn.Parameter) bool {
+	return l == nil || l.replicas(p).Rank() == 0 && l.once(p)
 }
 
 // take cuts a model's parameters, and puts them into buckets. sparse says that
@@ -147,8 +187,8 @@ func (l *parallel) take(rt *tensor.Runtime, m nn.Module, sparse bool) {
 
 // slice cuts a parameter.
 func (l *parallel) slice(p *nn.Parameter) *cut {
-	c := &cut{param: p}
-	c.lo, c.hi = dist.Part(p.Len(), l.Group.Size(), l.Group.Rank())
+	c := &cut{param: p, group: l.replicas(p)}
+	c.lo, c.hi = dist.Part(p.Len(), c.group.Size(), c.group.Rank())
 	if l.Shard > ShardNothing && c.hi > c.lo {
 		c.part = &nn.Parameter{Name: p.Name, Tensor: p.Part(c.lo, c.hi)}
 	}
@@ -247,28 +287,47 @@ func (l *parallel) reduce() {
 		l.settle()
 	}
 	now := pending{bucket: bucket}
-	var whole, part []dist.Buf
+	whole, part := bufs{}, bufs{}
 	for _, c := range bucket {
 		c.had = c.had || c.param.Grad() != nil
 		c.param.NeedGrad()
+		if c.param.Expert && l.at.expert != nil { // the mean over data is over too few places
+			c.param.ScaleGrad(1 / float32(l.at.expert.Size()))
+		}
 		g := buf(c.param.Grad())
-		whole, part = append(whole, g), append(part, g.Range(c.lo, c.hi))
+		p := g.Range(c.lo, c.hi)
 		if l.Shard == ShardGradients {
 			t := l.rt.Empty(tensor.Float32, trace.Gradient, c.hi-c.lo)
 			now.parts = append(now.parts, t)
-			part[len(part)-1] = buf(t)
+			p = buf(t)
 		}
+		whole[c.group], part[c.group] = append(whole[c.group], g), append(part[c.group], p)
 	}
 	l.stream.Wait(l.rt.Stream().Record())
-	if l.Shard == ShardNothing {
-		l.Group.AllReduce(l.stream, dist.Mean, whole...)
-	} else {
-		l.Group.ReduceScatter(l.stream, dist.Mean, part, whole)
-	}
+	l.eachGroup(func(g dist.Group) {
+		switch {
+		case len(whole[g]) == 0:
+		case l.Shard == ShardNothing:
+			g.AllReduce(l.stream, dist.Mean, whole[g]...)
+		default:
+			g.ReduceScatter(l.stream, dist.Mean, part[g], whole[g])
+		}
+	})
 	now.over = l.stream.Record()
 	l.pending = now
 	l.next++
 	l.due--
+}
+
+// bufs are those of parameters, by their replicas.
+type bufs map[dist.Group][]dist.Buf
+
+// eachGroup calls f for the replicas of parameters, and for those of experts where
+// they are others.
+func (l *parallel) eachGroup(f func(g dist.Group)) {
+	if f(l.at.replicas); l.at.expert != nil {
+		f(l.at.data)
+	}
 }
 
 // pay gives the others zeros for the gradients that this rank, whose memory ran
@@ -349,25 +408,30 @@ func (l *parallel) ready() {
 }
 
 // dropUnused takes zeros away that stand for the gradient of a parameter which
-// had none on any rank.
+// had none on any of its replicas.
 func (l *parallel) dropUnused() {
-	had := make([]float32, len(l.pieces))
-	for i, c := range l.pieces {
-		if c.had || !l.rt.Holds() {
-			had[i] = 1
-		}
-	}
-	if !l.sparse || !l.rt.Holds() || l.agree(dist.Max, had...) != nil { // the group keeps the error
+	if !l.sparse || !l.rt.Holds() {
 		return
 	}
-	for i, c := range l.pieces {
-		if had[i] > 0 {
-			continue
+	l.eachGroup(func(g dist.Group) {
+		had := make([]float32, len(l.pieces))
+		for i, c := range l.pieces {
+			if c.had {
+				had[i] = 1
+			}
 		}
-		if c.param.ZeroGrad(); c.part != nil {
-			c.part.ZeroGrad()
+		if l.agreeIn(g, dist.Max, had...) != nil { // the group keeps the error
+			return
 		}
-	}
+		for i, c := range l.pieces {
+			if had[i] > 0 || c.group != g {
+				continue
+			}
+			if c.param.ZeroGrad(); c.part != nil {
+				c.part.ZeroGrad()
+			}
+		}
+	})
 }
 
 // zeroGrad frees the gradients of parts.
@@ -383,15 +447,19 @@ func (l *parallel) zeroGrad() {
 }
 
 // clip is ClipScale of the gradients of what this rank updates; the norm is that
-// of all.
+// of all, of which every element counts once.
 func (l *parallel) clip(params []*nn.Parameter, limit float32) (scale, norm *tensor.Tensor) {
-	if l == nil || l.Shard == ShardNothing {
+	if l == nil || l.Shard == ShardNothing && l.at.replicas == l.Group {
 		return nn.ClipGradNorm(params, limit)
 	}
 	var grads []*tensor.Tensor
-	for _, p := range l.updated(params) {
-		if g := p.Grad(); g != nil {
-			grads = append(grads, g)
+	for _, c := range slices.Backward(l.pieces) {
+		p := c.part
+		if l.Shard == ShardNothing && c.group.Rank() == 0 {
+			p = c.param
+		}
+		if p != nil && p.Grad() != nil && l.once(c.param) {
+			grads = append(grads, p.Grad())
 		}
 	}
 	return l.rt.ClipScaleAcross(grads, limit, func(squares *tensor.Tensor) {
@@ -404,12 +472,16 @@ func (l *parallel) gather() {
 	if l == nil || l.Shard == ShardNothing {
 		return
 	}
-	var whole, part []dist.Buf
+	whole, part := bufs{}, bufs{}
 	for _, c := range l.pieces {
 		w := buf(c.param.Tensor)
-		whole, part = append(whole, w), append(part, w.Range(c.lo, c.hi))
+		whole[c.group], part[c.group] = append(whole[c.group], w), append(part[c.group], w.Range(c.lo, c.hi))
 	}
-	l.Group.AllGather(l.rt.Stream(), whole, part)
+	l.eachGroup(func(g dist.Group) {
+		if len(whole[g]) > 0 {
+			g.AllGather(l.rt.Stream(), whole[g], part[g])
+		}
+	})
 }
 
 // agree combines values, which all ranks have, across them.
@@ -417,11 +489,16 @@ func (l *parallel) agree(op dist.Op, values ...float32) error {
 	if l == nil {
 		return nil
 	}
+	return l.agreeIn(l.Group, op, values...)
+}
+
+// agreeIn is agree among the ranks of a group.
+func (l *parallel) agreeIn(g dist.Group, op dist.Op, values ...float32) error {
 	err := l.rt.Try(func() {
 		t := l.rt.Empty(tensor.Float32, trace.Workspace, len(values))
 		defer t.Release()
 		t.Upload(device.BytesOf(values))
-		l.Group.AllReduce(l.rt.Stream(), op, buf(t))
+		g.AllReduce(l.rt.Stream(), op, buf(t))
 		t.Download(device.BytesOf(values))
 	})
 	return l.failure(errors.Join(err, l.rt.Sync()))
@@ -441,13 +518,16 @@ func (l *parallel) failure(err error) error {
 	return err
 }
 
-// seed tells the random choices of ranks apart; those of the first are a lone
-// trainer's.
+// seed tells the random choices of places apart; those of the first are a lone
+// trainer's. Ranks along tensor draw the same, since dropout of what all of them
+// have must drop the same on each; a layer that has only its box of something must
+// tell its choices apart itself. Stages of a pipeline draw the same numbers, too,
+// for other layers.
 func (l *parallel) seed() uint64 {
 	if l == nil {
 		return 0
 	}
-	return uint64(l.Group.Rank()) << 32
+	return uint64(l.at.replicas.Rank()) << 32
 }
 
 // forget gives up the parts of a model that could not be built.

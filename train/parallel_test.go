@@ -23,45 +23,66 @@ import (
 // small buckets, so that tiny models have several.
 const smallBucket = 4 << 10
 
-// ranksOf runs f as each of so many ranks of a training of c.
-func ranksOf(t *testing.T, n int, c train.Config, s train.Strategy, shard train.Shard, dir string, f func(rank int, r *train.Run) error) {
-	t.Helper()
-	share, err := c.Share(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+// eachRank runs f as each of so many ranks of a job, and gives their errors. The
+// first of them fails the job.
+func eachRank(n int, f func(g dist.Group) error) []error {
+	errs := make([]error, n)
 	var ended sync.WaitGroup
-	for _, g := range dist.Local(n, dist.Options{}) {
+	for i, g := range dist.Local(n, dist.Options{}) {
 		ended.Go(func() {
-			err := func() error {
-				dev, err := device.OpenHost(device.HostOptions{Capacity: 64 << 20, Workers: 1})
-				if err != nil {
-					return err
+			errs[i] = errors.New("it ended the test")
+			defer func() {
+				if errs[i] != nil {
+					g.Fail(errs[i])
 				}
-				tr, err := train.NewParallel(dev, share, s, train.Parallel{Group: g, Shard: shard, Bucket: smallBucket})
-				if err != nil {
-					return errors.Join(err, dev.Close())
-				}
-				err = f(g.Rank(), &train.Run{Trainer: tr, Feed: &noise{fields: c.Fields()}, Dir: dir})
-				return errors.Join(err, tr.Close(), dev.Close())
+				errs[i] = errors.Join(errs[i], g.Close())
 			}()
-			if err != nil {
-				g.Fail(err)
-			}
-			if err := errors.Join(err, g.Close()); err != nil {
-				t.Errorf("rank %d: %v", g.Rank(), err)
-			}
+			errs[i] = f(g)
 		})
 	}
 	ended.Wait()
+	return errs
+}
+
+// trainer makes the trainer of a rank and runs f. p has all but the group.
+func trainer(g dist.Group, dev device.Device, c train.Config, s train.Strategy, p train.Parallel, f func(tr *train.Trainer) error) error {
+	places, err := p.Mesh.Places(g.Size())
+	if err != nil {
+		return err
+	}
+	share, err := c.Share(places)
+	if err != nil {
+		return err
+	}
+	p.Group, p.Bucket = g, smallBucket
+	tr, err := train.NewParallel(dev, share, s, p)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(tr), tr.Close())
+}
+
+// ranksOf runs f as each of so many ranks of a training of c, spread as p says but
+// for its group. No rank may fail.
+func ranksOf(t *testing.T, n int, c train.Config, s train.Strategy, p train.Parallel, dir string, f func(rank int, r *train.Run) error) {
+	t.Helper()
+	for rank, err := range eachRank(n, func(g dist.Group) error {
+		return trainer(g, host(t), c, s, p, func(tr *train.Trainer) error {
+			return f(g.Rank(), &train.Run{Trainer: tr, Feed: &noise{fields: c.Fields()}, Dir: dir})
+		})
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
 }
 
 // trained runs c on ranks and gives the losses of rank 0 after checking that all
 // ranks have the same ones.
-func trained(t *testing.T, n int, c train.Config, s train.Strategy, shard train.Shard, dir string) []float64 {
+func trained(t *testing.T, n int, c train.Config, s train.Strategy, p train.Parallel, dir string) []float64 {
 	t.Helper()
 	all := make([][]float64, n)
-	ranksOf(t, n, c, s, shard, dir, func(rank int, r *train.Run) error {
+	ranksOf(t, n, c, s, p, dir, func(rank int, r *train.Run) error {
 		r.OnStep = func(p train.Progress) { all[rank] = append(all[rank], p.Loss) }
 		_, err := r.Do(context.Background())
 		return err
@@ -98,7 +119,7 @@ func TestRanksChangeNothing(t *testing.T) {
 			{2, train.ShardNothing, plain}, {2, train.ShardState, plain}, {2, train.ShardGradients, plain},
 			{4, train.ShardNothing, small}, {4, train.ShardState, small}, {4, train.ShardGradients, small},
 		} {
-			got := trained(t, v.ranks, c, v.s, v.shard, t.TempDir())
+			got := trained(t, v.ranks, c, v.s, train.Parallel{Shard: v.shard}, t.TempDir())
 			for i := range want {
 				if math.Abs(got[i]-want[i]) > 1e-5*want[i] {
 					t.Errorf("%+v: losses %v, want %v", v, got, want)
@@ -118,34 +139,22 @@ func TestRanksSave(t *testing.T) {
 	want := losses(t, noisy(t, t.TempDir(), c, c.Plain()))
 	for _, shard := range []train.Shard{train.ShardNothing, train.ShardState, train.ShardGradients} {
 		dir := t.TempDir()
-		stop, cancel := context.WithCancel(context.Background())
-		ranksOf(t, 4, c, train.Strategy{MicroBatch: 3}, shard, dir, func(_ int, r *train.Run) error {
-			r.OnStep = func(p train.Progress) {
-				if p.Step == 2 {
-					cancel()
-				}
-			}
-			out, err := r.Do(stop)
-			if err == nil && (!out.Interrupted || out.Steps != 2) {
-				t.Errorf("outcome %+v", out)
-			}
-			return err
-		})
-		saved, err := os.ReadFile(filepath.Join(dir, train.CheckpointFile))
-		if err != nil {
-			t.Fatal(err)
+		cutRanks(t, 4, c, train.Strategy{MicroBatch: 3}, train.Parallel{Shard: shard}, dir, 2)
+		if parts := partsIn(t, dir); (len(parts) == 3) != (shard > train.ShardNothing) {
+			t.Errorf("shard %d: the parts %q", shard, parts)
 		}
+		saved := alone(t, dir, c)
 		for n := 1; n <= 4; n++ {
 			if invariant.Enabled && n != 3 {
 				continue
 			}
 			again := t.TempDir()
-			if err := os.WriteFile(filepath.Join(again, train.CheckpointFile), saved, 0o644); err != nil {
+			if err := os.CopyFS(again, os.DirFS(dir)); err != nil {
 				t.Fatal(err)
 			}
 			next := train.Shard((int(shard) + n) % 3)
 			var got []float64
-			ranksOf(t, n, c, train.Strategy{MicroBatch: 12 / n}, next, again, func(rank int, r *train.Run) error {
+			ranksOf(t, n, c, train.Strategy{MicroBatch: 12 / n}, train.Parallel{Shard: next}, again, func(rank int, r *train.Run) error {
 				cp, err := train.OpenCheckpoint(again)
 				if err != nil {
 					return err
@@ -154,18 +163,16 @@ func TestRanksSave(t *testing.T) {
 				if err := r.Resume(cp); err != nil {
 					return err
 				}
-				other := filepath.Join(again, "saved") // by the first rank, the others know it, too
-				if err := os.MkdirAll(other, 0o755); err != nil {
+				if err := r.Trainer.Save(again, cp.State); err != nil {
 					return err
-				}
-				if err := r.Trainer.Save(other, cp.State); err != nil {
-					return err
-				}
-				copied, err := os.ReadFile(filepath.Join(other, train.CheckpointFile))
-				if err != nil || !bytes.Equal(copied, saved) {
-					t.Errorf("saved by 4 ranks with shard %d and by %d with shard %d: the files differ (%v)", shard, n, next, err)
 				}
 				if rank == 0 {
+					if !bytes.Equal(alone(t, again, c), saved) {
+						t.Errorf("saved by 4 ranks with shard %d and by %d with shard %d: the arrays differ", shard, n, next)
+					}
+					if parts := partsIn(t, again); len(parts) >= max(n, 2) {
+						t.Errorf("%d ranks left the parts %q", n, parts)
+					}
 					r.OnStep = func(p train.Progress) { got = append(got, p.Loss) }
 				}
 				_, err = r.Do(context.Background())
@@ -184,6 +191,232 @@ func TestRanksSave(t *testing.T) {
 	}
 }
 
+// cutRanks trains on ranks and stops after a step.
+func cutRanks(t *testing.T, n int, c train.Config, s train.Strategy, p train.Parallel, dir string, step int) {
+	t.Helper()
+	stop, cancel := context.WithCancel(t.Context())
+	ranksOf(t, n, c, s, p, dir, func(_ int, r *train.Run) error {
+		r.OnStep = func(p train.Progress) {
+			if p.Step == step {
+				cancel()
+			}
+		}
+		out, err := r.Do(stop)
+		if err == nil && (!out.Interrupted || out.Steps != step) {
+			t.Errorf("outcome %+v", out)
+		}
+		return err
+	})
+}
+
+// alone is the checkpoint in dir as one device saves it again.
+func alone(t *testing.T, dir string, c train.Config) []byte {
+	t.Helper()
+	cp, err := train.OpenCheckpoint(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cp.Close()
+	r, to := noisy(t, dir, c, c.Plain()), t.TempDir()
+	if err := errors.Join(r.Trainer.Restore(cp), r.Trainer.Save(to, cp.State)); err != nil {
+		t.Fatal(err)
+	}
+	if parts := partsIn(t, to); len(parts) > 0 {
+		t.Errorf("one device saved the parts %q", parts)
+	}
+	file, err := os.ReadFile(filepath.Join(to, train.CheckpointFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// partsIn are the files of a checkpoint beside the first.
+func partsIn(t *testing.T, dir string) []string {
+	t.Helper()
+	parts, err := filepath.Glob(filepath.Join(dir, "checkpoint.*.*.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parts
+}
+
+// mortal is a group whose rank fails before a collective of the whole job.
+type mortal struct {
+	dist.Group
+	left *int // collectives before that one; -1: none fails
+}
+
+var errKilled = errors.New("killed")
+
+func (m mortal) AllReduce(s device.Stream, op dist.Op, bufs ...dist.Buf) {
+	if *m.left == 0 {
+		m.Fail(errKilled)
+	}
+	*m.left--
+	m.Group.AllReduce(s, op, bufs...)
+}
+
+// TestRankIsKilledInSave ends one of three ranks before each collective of a save,
+// between which lie its steps: the folder has the whole checkpoint of before or the
+// whole new one, and the next save removes what is left over. So it is where a rank
+// can't write, or writes into another folder.
+func TestRankIsKilledInSave(t *testing.T) {
+	c := families()["gpt2"]
+	c.Batch, c.Schedule.Steps = 6, 3
+	s, p := train.Strategy{MicroBatch: 2}, train.Parallel{Shard: train.ShardState}
+	first := t.TempDir()
+	cutRanks(t, 3, c, s, p, first, 1)
+	old := alone(t, first, c)
+	outcomes := map[string]int{}
+	save := func(dir string, of func(rank int) string, left func(rank int) int) []error {
+		return eachRank(3, func(g dist.Group) error {
+			m := mortal{g, new(int)}
+			*m.left = -1
+			return trainer(m, host(t), c, s, p, func(tr *train.Trainer) error {
+				cp, err := train.OpenCheckpoint(dir)
+				if err != nil {
+					return err
+				}
+				defer cp.Close()
+				if err := tr.Restore(cp); err != nil {
+					return err
+				}
+				if _, err := tr.Step(share(c, g.Rank(), 3)...); err != nil {
+					return err
+				}
+				*m.left = left(g.Rank())
+				return tr.Save(of(g.Rank()), cp.State)
+			})
+		})
+	}
+	for victim := range 3 {
+		if invariant.Enabled && victim != 1 {
+			continue
+		}
+		for left := 0; ; left++ {
+			dir := t.TempDir()
+			if err := os.CopyFS(dir, os.DirFS(first)); err != nil {
+				t.Fatal(err)
+			}
+			here := func(int) string { return dir }
+			errs := save(dir, here, func(rank int) int {
+				if rank == victim {
+					return left
+				}
+				return -1
+			})
+			if errors.Join(errs...) == nil {
+				if left < 3 || len(partsIn(t, dir)) != 2 {
+					t.Errorf("a save of %d collectives left the parts %q", left, partsIn(t, dir))
+				}
+				break
+			}
+			for rank, err := range errs {
+				if !errors.Is(err, errKilled) {
+					t.Errorf("rank %d: %v", rank, err)
+				}
+			}
+			if bytes.Equal(alone(t, dir, c), old) {
+				outcomes["old"]++
+			} else {
+				outcomes["new"]++
+			}
+			if err := errors.Join(save(dir, here, func(int) int { return -1 })...); err != nil || len(partsIn(t, dir)) != 2 {
+				t.Errorf("after a save that ended at collective %d of rank %d: %v, the parts %q", left, victim, err, partsIn(t, dir))
+			}
+		}
+	}
+	if outcomes["old"] < 2 || outcomes["new"] < 1 {
+		t.Errorf("outcomes %v", outcomes)
+	}
+	for other, want := range map[string]string{filepath.Join(first, "none"): "could not be saved", t.TempDir(): "must be one that all ranks share"} {
+		errs := save(first, func(rank int) string { return []string{first, first, other}[rank] }, func(int) int { return -1 })
+		for _, err := range errs {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("rank 2 saves in %s: error %v", other, err)
+			}
+		}
+		if !bytes.Equal(alone(t, first, c), old) {
+			t.Error("a save that failed replaced the checkpoint")
+		}
+	}
+}
+
+// share is a rank's share of a batch of noise.
+func share(c train.Config, rank, ranks int) []any {
+	batch := c.NewBatch()
+	(&noise{fields: c.Fields()}).Next(batch...)
+	for i, a := range batch {
+		switch a := a.(type) {
+		case []int32:
+			batch[i] = a[len(a)/ranks*rank : len(a)/ranks*(rank+1)]
+		case []float32:
+			batch[i] = a[len(a)/ranks*rank : len(a)/ranks*(rank+1)]
+		}
+	}
+	return batch
+}
+
+// TestCheckpointIsDamaged: a byte that flipped, a file that is missing, of another
+// checkpoint or twice there is an error that names it, and nothing is read from it.
+func TestCheckpointIsDamaged(t *testing.T) {
+	c := families()["gpt2"]
+	c.Batch, c.Schedule.Steps = 6, 3
+	first, second := t.TempDir(), t.TempDir()
+	for _, dir := range []string{first, second} {
+		cutRanks(t, 3, c, train.Strategy{MicroBatch: 2}, train.Parallel{Shard: train.ShardState}, dir, 1)
+	}
+	part := func(dir string) string { return filepath.Base(partsIn(t, dir)[1]) }
+	for want, damage := range map[string]func(dir string) error{
+		"checkpoint.safetensors: its bytes have the CRC-32C": func(dir string) error { return flip(filepath.Join(dir, train.CheckpointFile)) },
+		part(first) + ": its bytes have the CRC-32C":         func(dir string) error { return flip(filepath.Join(dir, part(dir))) },
+		"2 files belong to it":                               func(dir string) error { return os.Remove(filepath.Join(dir, part(dir))) },
+		"it is of another checkpoint": func(dir string) error {
+			return os.Rename(filepath.Join(second, part(second)), filepath.Join(dir, part(dir)))
+		},
+		"is none of its own": func(dir string) error { return replaceIn(dir, `\"checkpoint.1-`, `\"../../../x.1-`) },
+		"twice in its list": func(dir string) error {
+			names := partsIn(t, dir)
+			return replaceIn(dir, filepath.Base(names[0]), filepath.Base(names[1]))
+		},
+		"can't be the piece": func(dir string) error { return replaceIn(dir, `\"from\":0`, `\"from\":9`) },
+		"its version is 2":   func(dir string) error { return replaceIn(dir, `\"version\":3`, `\"version\":2`) },
+	} {
+		dir := t.TempDir()
+		if err := errors.Join(os.CopyFS(dir, os.DirFS(first)), damage(dir)); err != nil {
+			t.Fatal(err)
+		}
+		cp, err := train.OpenCheckpoint(dir)
+		if err == nil {
+			err = errors.Join(noisy(t, dir, c, c.Plain()).Trainer.Restore(cp), cp.Close())
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// flip changes a bit of the last array in a file.
+func flip(path string) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	b[len(b)-40] ^= 4
+	return os.WriteFile(path, b, 0o644)
+}
+
+// replaceIn changes the header of the checkpoint in a folder.
+func replaceIn(dir, before, after string) error {
+	path := filepath.Join(dir, train.CheckpointFile)
+	b, err := os.ReadFile(path)
+	if err != nil || len(before) != len(after) || !bytes.Contains(b, []byte(before)) {
+		return fmt.Errorf("no %q in the header (%w)", before, err)
+	}
+	return os.WriteFile(path, bytes.Replace(b, []byte(before), []byte(after), 1), 0o644)
+}
+
 // TestRanksEvaluate: ranks that share a test set have the score that one device
 // has, also where there are fewer samples than ranks.
 func TestRanksEvaluate(t *testing.T) {
@@ -195,7 +428,7 @@ func TestRanksEvaluate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ranksOf(t, 4, c, train.Strategy{MicroBatch: 1}, train.ShardNothing, "", func(rank int, r *train.Run) error {
+			ranksOf(t, 4, c, train.Strategy{MicroBatch: 1}, train.Parallel{}, "", func(rank int, r *train.Run) error {
 				got, err := r.Trainer.Evaluate(set)
 				if got.Samples != samples || math.Abs(got.Loss-want.Loss) > 1e-6*want.Loss || math.Abs(got.Accuracy-want.Accuracy) > 1e-6 {
 					t.Errorf("%s, %d samples: rank %d has %+v, want %+v", name, samples, rank, got, want)
@@ -228,7 +461,7 @@ func TestRanksPrecision(t *testing.T) {
 	}
 	for _, shard := range []train.Shard{train.ShardNothing, train.ShardGradients} {
 		got, gotLosses := make([][]string, 2), make([][]float64, 2)
-		ranksOf(t, 2, c, train.Strategy{MicroBatch: 2}, shard, t.TempDir(), func(rank int, r *train.Run) error {
+		ranksOf(t, 2, c, train.Strategy{MicroBatch: 2}, train.Parallel{Shard: shard}, t.TempDir(), func(rank int, r *train.Run) error {
 			lines(r, &got[rank], &gotLosses[rank])
 			_, err := r.Do(context.Background())
 			return err
@@ -264,7 +497,7 @@ func TestRanksShort(t *testing.T) {
 			micro = 8
 		}
 		events := make([][]string, 2)
-		runShort(t, c, shard, micro, 2, func(rank int, p train.Progress) {
+		errs := runShort(t, c, shard, micro, 2, func(rank int, p train.Progress) {
 			for _, e := range p.Events {
 				if e.Kind == "retry" || e.Kind == "climb" {
 					events[rank] = append(events[rank], fmt.Sprint(p.Step, " ", e.Kind))
@@ -273,13 +506,14 @@ func TestRanksShort(t *testing.T) {
 			if w := want[p.Step-1]; math.Abs(p.Loss-w) > 1e-4*w {
 				t.Errorf("shard %d, rank %d, step %d: loss %v, want %v", shard, rank, p.Step, p.Loss, w)
 			}
-		}, nil)
+		})
+		if err := errors.Join(errs...); err != nil {
+			t.Errorf("shard %d: %v", shard, err)
+		}
 		if all := strings.Join(events[0], " "); !slices.Equal(events[0], events[1]) || !strings.Contains(all, "4 retry") || !strings.Contains(all, "climb") {
 			t.Errorf("shard %d, micro-batches of %d: the ranks had %v and %v", shard, micro, events[0], events[1])
 		}
-		failed := make([]error, 2)
-		runShort(t, c, shard, 4, 1000, func(int, train.Progress) {}, failed)
-		for rank, err := range failed {
+		for rank, err := range runShort(t, c, shard, 4, 1000, func(int, train.Progress) {}) {
 			if err == nil || !strings.Contains(err.Error(), "rank 1: ") || !errors.Is(err, device.ErrOutOfMemory) {
 				t.Errorf("shard %d, rank %d: error %v", shard, rank, err)
 			}
@@ -288,25 +522,15 @@ func TestRanksShort(t *testing.T) {
 }
 
 // runShort trains on two ranks, of which the second keeps after three steps one
-// part in so many of its memory beside the weights. failed gets the errors; nil:
-// there are to be none.
-func runShort(t *testing.T, c train.Config, shard train.Shard, micro int, part uint64, step func(rank int, p train.Progress), failed []error) {
+// part in so many of its memory beside the weights, and gives their errors.
+func runShort(t *testing.T, c train.Config, shard train.Shard, micro int, part uint64, step func(rank int, p train.Progress)) []error {
 	t.Helper()
-	share, err := c.Share(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ended sync.WaitGroup
-	for _, g := range dist.Local(2, dist.Options{}) {
-		ended.Go(func() {
-			dev := &shared{Device: host(t), limit: math.MaxUint64, sizes: map[device.Ptr]uint64{}}
-			tr, err := train.NewParallel(dev, share, train.Strategy{MicroBatch: micro}, train.Parallel{Group: g, Shard: shard, Bucket: smallBucket})
-			if err != nil {
-				t.Error(err)
-				return
-			}
+	dir := t.TempDir()
+	return eachRank(2, func(g dist.Group) error {
+		dev := &shared{Device: host(t), limit: math.MaxUint64, sizes: map[device.Ptr]uint64{}}
+		return trainer(g, dev, c, train.Strategy{MicroBatch: micro}, train.Parallel{Shard: shard}, func(tr *train.Trainer) error {
 			weights := dev.taken
-			r := &train.Run{Trainer: tr, Feed: &noise{fields: c.Fields()}, Dir: t.TempDir()}
+			r := &train.Run{Trainer: tr, Feed: &noise{fields: c.Fields()}, Dir: dir}
 			r.OnStep = func(p train.Progress) {
 				step(g.Rank(), p)
 				if p.Step == 3 && g.Rank() == 1 {
@@ -319,46 +543,29 @@ func runShort(t *testing.T, c train.Config, shard train.Shard, micro int, part u
 					dev.limit = math.MaxUint64
 				}
 			}
-			_, err = r.Do(context.Background())
-			if failed != nil {
-				failed[g.Rank()] = err
-			} else if err != nil {
-				t.Errorf("shard %d, rank %d: %v", shard, g.Rank(), err)
-			}
-			if err := tr.Close(); err != nil && failed == nil {
-				t.Error(err)
-			}
-			g.Close()
+			_, err := r.Do(context.Background())
+			return err
 		})
-	}
-	ended.Wait()
+	})
 }
 
 // TestRanksFail lets the data of one rank fail: all end with its number and
 // reason, and none waits for ever.
 func TestRanksFail(t *testing.T) {
-	c := families()["gpt2"]
-	share, err := c.Share(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ended sync.WaitGroup
-	for _, g := range dist.Local(2, dist.Options{}) {
-		ended.Go(func() {
-			tr, err := train.NewParallel(host(t), share, share.Plain(), train.Parallel{Group: g, Shard: train.ShardState})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			_, err = (&train.Run{Trainer: tr, Feed: &broken{noise{fields: c.Fields()}, g.Rank() == 1}, Dir: t.TempDir()}).Do(context.Background())
+	c, dir := families()["gpt2"], t.TempDir()
+	for rank, err := range eachRank(2, func(g dist.Group) error {
+		return trainer(g, host(t), c, train.Strategy{MicroBatch: 2}, train.Parallel{Shard: train.ShardState}, func(tr *train.Trainer) error {
+			_, err := (&train.Run{Trainer: tr, Feed: &broken{noise{fields: c.Fields()}, g.Rank() == 1}, Dir: dir}).Do(context.Background())
 			if err == nil || err.Error() != "rank 1: a page is missing" || g.Err() == nil {
 				t.Errorf("rank %d: error %v", g.Rank(), err)
 			}
-			tr.Close()
-			g.Close()
+			return err
 		})
+	}) {
+		if err == nil {
+			t.Errorf("rank %d did not fail", rank)
+		}
 	}
-	ended.Wait()
 }
 
 // broken is a feed that ends after two batches, if it is bad.
@@ -377,29 +584,17 @@ func (f *broken) Next(arrays ...any) error {
 // TestRanksDiffer: where gradients are sharded, ranks with micro-batches of
 // different sizes say so instead of waiting for each other.
 func TestRanksDiffer(t *testing.T) {
-	c := families()["gpt2"]
-	share, err := c.Share(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ended sync.WaitGroup
-	for _, g := range dist.Local(2, dist.Options{}) {
-		ended.Go(func() {
-			dev := host(t)
-			tr, err := train.NewParallel(dev, share, train.Strategy{MicroBatch: 1 + g.Rank()}, train.Parallel{Group: g, Shard: train.ShardGradients})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			_, err = (&train.Run{Trainer: tr, Feed: &noise{fields: c.Fields()}, Dir: t.TempDir()}).Do(context.Background())
-			if err == nil || !strings.Contains(err.Error(), "micro-batches of 1 to 2 samples") {
-				t.Errorf("rank %d: error %v", g.Rank(), err)
-			}
-			tr.Close()
-			g.Close()
+	c, dir := families()["gpt2"], t.TempDir()
+	for rank, err := range eachRank(2, func(g dist.Group) error {
+		return trainer(g, host(t), c, train.Strategy{MicroBatch: 1 + g.Rank()}, train.Parallel{Shard: train.ShardGradients}, func(tr *train.Trainer) error {
+			_, err := (&train.Run{Trainer: tr, Feed: &noise{fields: c.Fields()}, Dir: dir}).Do(context.Background())
+			return err
 		})
+	}) {
+		if err == nil || !strings.Contains(err.Error(), "micro-batches of 1 to 2 samples") {
+			t.Errorf("rank %d: error %v", rank, err)
+		}
 	}
-	ended.Wait()
 }
 
 // TestRanksOverlap looks at the order in which a step queues its work: in the

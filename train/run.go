@@ -378,7 +378,7 @@ func (r *Run) finish(out Outcome, saved int) (Outcome, error) {
 	if out.Interrupted || !r.writes() {
 		return out, nil
 	}
-	return out, r.Trainer.Export(r.Dir)
+	return out, Export(r.Dir)
 }
 
 func (r *Run) save() error {

@@ -48,6 +48,7 @@ or --rates, by what operations were measured to take.`,
 	cmd.Flags().IntVar(&f.classes, "classes", 0, "how many classes there are (default by model: resnet-mini 10, other resnets 1000, bert 2)")
 	fl := cmd.Flags()
 	fl.StringVar(&f.devices, "devices", "", "`DEVICES` to spread the step over, as for train, such as 4xnull:8GiB: the plan is of the first rank's")
+	f.mesh.add(fl)
 	fl.Var(&f.shard, "shard", "what each of several ranks keeps only a part of: nothing, state or gradients")
 	fl.StringVar(&f.out, "out", "", "`FILE` to write the plan to, for train --plan and headroom diff")
 	fl.BoolVar(&f.calibrate, "calibrate", false, "run some steps on the device first, and estimate from what they take")
@@ -63,6 +64,7 @@ type planFlags struct {
 	jobFlags
 	sizes
 	devices          string
+	mesh             meshFlags
 	shard            shardFlag
 	out, svg         string
 	curve, calibrate bool
@@ -106,16 +108,17 @@ func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
 func (j *planFlags) spread(c *train.Config, o *plan.Options) (err error) {
 	ranks := splitDevices(j.devices)
 	if len(ranks) == 0 {
-		return nil
+		_, err := j.mesh.share(*c, 1)
+		return err
 	}
 	if j.batch.auto || j.calibrate || j.maxBatch || j.maxSeq || j.out != "" {
 		return usagef("--devices answers how a step of a given batch fits, and how --curve runs")
 	}
-	if *c, err = c.Share(len(ranks)); err != nil {
-		return usageError{err}
+	if *c, err = j.mesh.share(*c, len(ranks)); err != nil {
+		return err
 	}
 	j.device = ranks[0]
-	o.Parallel = train.Parallel{Group: dist.Null(0, len(ranks)), Shard: j.shard.Shard}
+	o.Parallel = train.Parallel{Group: dist.Null(0, len(ranks)), Mesh: j.mesh.Mesh, Shard: j.shard.Shard}
 	return nil
 }
 

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/train"
@@ -22,6 +24,7 @@ import (
 type seat struct {
 	device string
 	group  dist.Group
+	mesh   train.Mesh
 	shard  train.Shard
 	here   int // ranks on this machine, as far as is known
 }
@@ -37,7 +40,9 @@ func (s seat) ranks() int {
 }
 
 // parallel is how the rank trains.
-func (s seat) parallel() train.Parallel { return train.Parallel{Group: s.group, Shard: s.shard} }
+func (s seat) parallel() train.Parallel {
+	return train.Parallel{Group: s.group, Mesh: s.mesh, Shard: s.shard}
+}
 
 // planned is parallel for plans.
 func (s seat) planned() train.Parallel {
@@ -51,10 +56,35 @@ func (s seat) planned() train.Parallel {
 // ranksFlags say over what a run is spread.
 type ranksFlags struct {
 	devices string
+	mesh    meshFlags
 	shard   shardFlag
 	engine  engineFlag
 	env     func(string) string
 	mpi     *dist.MPI // once started
+}
+
+// meshFlags are how the ranks are laid out.
+type meshFlags struct{ train.Mesh }
+
+func (m *meshFlags) add(f *pflag.FlagSet) {
+	f.IntVar(&m.Tensor, "tensor", 1, "`N` ranks share out every layer's matrices")
+	f.IntVar(&m.Pipeline, "pipeline", 1, "`N` ranks have each a part of the layers")
+	f.IntVar(&m.Expert, "expert", 1, "`N` ranks share out the experts")
+}
+
+// share is what one place of so many ranks computes of c.
+func (m meshFlags) share(c train.Config, ranks int) (train.Config, error) {
+	places, err := m.Places(ranks)
+	if err == nil {
+		err = c.Splits(m.Mesh)
+	}
+	if err != nil {
+		return c, usageError{fmt.Errorf("--tensor %d --pipeline %d --expert %d: %w", m.Tensor, m.Pipeline, m.Expert, err)}
+	}
+	if c, err = c.Share(places); err != nil {
+		return c, usageError{err}
+	}
+	return c, nil
 }
 
 // shardFlag is what each rank keeps only a part of.
@@ -91,14 +121,14 @@ func (f *ranksFlags) seats(ctx context.Context, alone string) ([]seat, error) {
 			devices = []string{alone}
 		}
 		g, err := f.join(ctx, w)
-		return []seat{{devices[w.local%len(devices)], g, f.shard.Shard, w.here}}, err
+		return []seat{{devices[w.local%len(devices)], g, f.mesh.Mesh, f.shard.Shard, w.here}}, err
 	}
 	if len(devices) < 2 {
 		return []seat{{device: strings.Join(append(devices, alone)[:1], "")}}, nil
 	}
 	var seats []seat
 	for i, g := range dist.Local(len(devices), dist.Options{Patience: patience}) {
-		seats = append(seats, seat{devices[i], g, f.shard.Shard, len(devices)})
+		seats = append(seats, seat{devices[i], g, f.mesh.Mesh, f.shard.Shard, len(devices)})
 	}
 	return seats, nil
 }

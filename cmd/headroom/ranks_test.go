@@ -136,10 +136,23 @@ func TestPlanForRanks(t *testing.T) {
 		}
 		least = p.Chosen.PeakBytes
 	}
-	for _, args := range [][]string{{"--batch", "6", "--devices", "4xnull:1GiB"}, {"--model", "resnet-mini", "--devices", "2xnull:1GiB"}, {"--devices", "2xnull:1GiB", "--max-batch"}} {
-		if status, _, _ := headroom(append([]string{"plan"}, args...)...); status != 2 {
-			t.Errorf("%v: status %d, want 2", args, status)
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"a multiple", []string{"--batch", "6", "--devices", "4xnull:1GiB"}},
+		{"normalises over the whole batch", []string{"--model", "resnet-mini", "--devices", "2xnull:1GiB"}},
+		{"--devices answers", []string{"--devices", "2xnull:1GiB", "--max-batch"}},
+		{"4 ranks can't be laid out as pipeline 3 × expert 1 × tensor 1", []string{"--devices", "4xnull:1GiB", "--pipeline", "3"}},
+		{"1 ranks can't be laid out", []string{"--device", "null:1GiB", "--tensor", "2"}},
+		{"model resnet-mini can't be split along the axis tensor yet", []string{"--model", "resnet-mini", "--devices", "2xnull:1GiB", "--tensor", "2"}},
+	} {
+		if status, _, stderr := headroom(append([]string{"plan"}, c.args...)...); status != 2 || !strings.Contains(stderr, c.want) {
+			t.Errorf("%v: status %d, want 2\n%s", c.args, status, stderr)
 		}
+	}
+	if status, _, stderr := headroom("train", "--data", text(t), "--out", t.TempDir(), "--model", "gpt2-nano", "--devices", "3xhost:64MiB", "--tensor", "2"); status != 2 || !strings.Contains(stderr, "3 ranks can't be laid out") {
+		t.Errorf("train: status %d, want 2\n%s", status, stderr)
 	}
 }
 

@@ -99,6 +99,7 @@ at the end, model.safetensors with config.json.`,
 	fl.Uint64Var(&f.seed, "seed", 1, "decides the initial weights and the order of the data")
 	fl.IntVar(&f.saveEvery, "save-every", 0, "steps between checkpoints (0: only at the end)")
 	fl.StringVar(&f.devices, "devices", "", "`DEVICES` to spread the run over, with commas between: a rank on each computes its part of the batch")
+	f.mesh.add(fl)
 	fl.Var(&f.shard, "shard", "what each of several ranks keeps only a part of: nothing, state (the optimizer's) or gradients (and state)")
 	fl.Var(&f.engine, "engine", "how several processes talk: mpi, tcp, or auto (MPI where mpirun started them and its library is there, else TCP)")
 	fl.StringVar(&f.plan, "plan", "", "`FILE` with the plan to follow, as headroom plan --out writes it (default: one is searched)")
@@ -345,9 +346,9 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	if err := f.findBatch(ctx, dev.Info(), &c, stderr); err != nil {
 		return train.Summary{}, err
 	}
-	share, err := c.Share(f.seat.ranks())
+	share, err := f.mesh.share(c, f.seat.ranks())
 	if err != nil {
-		return train.Summary{}, usageError{err}
+		return train.Summary{}, err
 	}
 	feed, err := d.feed(context.WithoutCancel(ctx), c) // an interrupted run finishes its step
 	if err != nil {

@@ -392,18 +392,23 @@ func testMesh(t *testing.T, e Engine) {
 			t.Error(err)
 			return
 		}
+		data, errData := m.Along("data")
+		tensor, errTensor := m.Along("tensor")
 		other, err := r.dev.NewStream()
-		if err != nil {
+		if err := errors.Join(errData, errTensor, err); err != nil {
 			t.Error(err)
 			return
+		}
+		if all, err := m.Along("data", "tensor"); err != nil || all != dist.Group(r) {
+			t.Errorf("along all axes: %v, %v", all, err)
 		}
 		a, b := r.buf(device.Int32, 1000), r.buf(device.Int32, 1000)
 		for _, x := range []dist.Buf{a, b} {
 			set(x, func(int) int { return 1 << r.Rank() })
 		}
 		for range 20 {
-			m.Along("data").AllReduce(r.stream, dist.Max, a)
-			m.Along("tensor").AllReduce(other, dist.Max, b)
+			data.AllReduce(r.stream, dist.Max, a)
+			tensor.AllReduce(other, dist.Max, b)
 		}
 		r.sync()
 		if err := other.Close(); err != nil {
@@ -416,7 +421,7 @@ func testMesh(t *testing.T, e Engine) {
 		if got := get(b, 999); got != high["tensor"] {
 			t.Errorf("rank %d: greatest along tensor is %d, want %d", r.Rank(), got, high["tensor"])
 		}
-		if g := m.Along("tensor"); g.Rank() != r.Rank()%2 || g.Size() != 2 {
+		if g := tensor; g.Rank() != r.Rank()%2 || g.Size() != 2 {
 			t.Errorf("rank %d is %d of %d along tensor", r.Rank(), g.Rank(), g.Size())
 		}
 		if _, err := dist.NewMesh(r, dist.Axis{Name: "data", Size: 3}); err == nil {

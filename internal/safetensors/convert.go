@@ -14,18 +14,40 @@ const chunk = 64 << 10
 // ReadFloat32 reads the named tensor into dst, which must have its number of
 // elements. F16, BF16 and F32 keep their values; F64 is rounded to nearest.
 func (f *File) ReadFloat32(name string, dst []float32) error {
-	return readAs(f, name, dst, toFloat32)
+	if err := f.fills(name, len(dst)); err != nil {
+		return err
+	}
+	return readAs(f, name, 0, dst, toFloat32)
+}
+
+// ReadFloat32At is ReadFloat32 of some of the elements, from one on.
+func (f *File) ReadFloat32At(name string, from int, dst []float32) error {
+	if t, ok := f.Lookup(name); ok && (from < 0 || from > t.elements-len(dst)) {
+		return fmt.Errorf("safetensors: tensor %q has %d elements: there are no %d from %d on", name, t.elements, len(dst), from)
+	}
+	return readAs(f, name, from, dst, toFloat32)
 }
 
 // ReadInt64 reads the named tensor of type I64 or I32 into dst, which must have
 // its number of elements.
 func (f *File) ReadInt64(name string, dst []int64) error {
-	return readAs(f, name, dst, toInt64)
+	if err := f.fills(name, len(dst)); err != nil {
+		return err
+	}
+	return readAs(f, name, 0, dst, toInt64)
 }
 
-// readAs reads a tensor through a buffer. convert fills dst from the elements
+// fills says if a tensor has not n elements.
+func (f *File) fills(name string, n int) error {
+	if t, ok := f.Lookup(name); ok && t.elements != n {
+		return fmt.Errorf("safetensors: tensor %q has shape %v, %d elements, the destination %d", name, t.Shape, t.elements, n)
+	}
+	return nil
+}
+
+// readAs reads elements of a tensor, which it has, through a buffer. convert fills dst from the elements
 // in src and returns false for a type that it does not know.
-func readAs[T any](f *File, name string, dst []T, convert func(d DType, dst []T, src []byte) bool) error {
+func readAs[T any](f *File, name string, from int, dst []T, convert func(d DType, dst []T, src []byte) bool) error {
 	t, ok := f.Lookup(name)
 	if !ok {
 		return fmt.Errorf("safetensors: the file has no tensor %q", name)
@@ -33,12 +55,9 @@ func readAs[T any](f *File, name string, dst []T, convert func(d DType, dst []T,
 	if !convert(t.DType, nil, nil) {
 		return fmt.Errorf("safetensors: tensor %q is %s, which does not convert to %T", name, t.DType, *new(T))
 	}
-	if len(dst) != t.elements {
-		return fmt.Errorf("safetensors: tensor %q has shape %v, %d elements, the destination %d", name, t.Shape, t.elements, len(dst))
-	}
 	width := t.DType.Bits() / 8
-	buf := make([]byte, min(chunk, t.size))
-	r := io.NewSectionReader(f.data, t.begin, t.size)
+	buf := make([]byte, min(chunk, width*len(dst)))
+	r := io.NewSectionReader(f.data, t.begin+int64(from*width), int64(width*len(dst)))
 	for len(dst) > 0 {
 		n := min(len(dst), len(buf)/width)
 		if _, err := io.ReadFull(r, buf[:n*width]); err != nil {
