@@ -37,7 +37,7 @@ var imports = map[string][]string{
 	"internal/web":         {"inspect", "trace", "alloc", "internal/size"},
 	"live":                 {"internal/web", "alloc", "trace"},
 	"tensor":               {"alloc", "device", "trace", "internal/kernel", "internal/invariant"},
-	"nn":                   {"tensor", "internal/safetensors"},
+	"nn":                   {"dist", "tensor", "internal/safetensors"},
 	"data":                 {"internal/safetensors"},
 	"dist":                 {"device", "internal/cuda", "internal/kernel"},
 	"profile":              {"tensor", "alloc", "device", "trace", "internal/size"},

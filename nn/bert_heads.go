@@ -14,8 +14,12 @@ type MaskedLM struct {
 // NewMaskedLM makes a model with initial weights drawn from the seed, in
 // training mode.
 func NewMaskedLM(rt *tensor.Runtime, c BERTConfig, seed uint64) *MaskedLM {
+	return NewBuilder(rt, seed).MaskedLM(c)
+}
+
+// MaskedLM makes a model.
+func (b *Builder) MaskedLM(c BERTConfig) *MaskedLM {
 	const at = "cls.predictions."
-	b := NewBuilder(rt, seed)
 	return &MaskedLM{BERT: NewBERT(b, c),
 		Transform: b.Linear(at+"transform.dense", c.Width, c.Width, 0.02),
 		Norm:      b.LayerNorm(at+"transform.LayerNorm", c.Width, float32(c.Eps)),
@@ -72,7 +76,11 @@ type Classifier struct {
 // NewClassifier makes a model for so many classes with initial weights drawn
 // from the seed, in training mode.
 func NewClassifier(rt *tensor.Runtime, c BERTConfig, classes int, seed uint64) *Classifier {
-	b := NewBuilder(rt, seed)
+	return NewBuilder(rt, seed).Classifier(c, classes)
+}
+
+// Classifier makes a model for so many classes.
+func (b *Builder) Classifier(c BERTConfig, classes int) *Classifier {
 	return &Classifier{BERT: NewBERT(b, c),
 		Pooler: b.Linear("bert.pooler.dense", c.Width, c.Width, 0.02),
 		Drop:   b.Dropout("dropout", c.Dropout),

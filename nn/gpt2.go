@@ -93,7 +93,11 @@ type GPT2Block struct {
 
 // NewGPT2 makes a model with initial weights drawn from the seed.
 func NewGPT2(rt *tensor.Runtime, c GPT2Config, seed uint64) *GPT2 {
-	m := NewBuilder(rt, seed)
+	return NewBuilder(rt, seed).GPT2(c)
+}
+
+// GPT2 makes a model.
+func (m *Builder) GPT2(c GPT2Config) *GPT2 {
 	g := &GPT2{Config: c, Hooks: m.Hooks,
 		WTE: m.Normal("transformer.wte.weight", 0.02, c.Vocab, c.Width),
 		WPE: m.Normal("transformer.wpe.weight", 0.02, c.Context, c.Width)}

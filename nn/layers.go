@@ -12,6 +12,7 @@ import (
 type Builder struct {
 	Hooks *Hooks // of every layer made
 	Mode  *Mode  // the same; training to begin with
+	Split Split  // which part of the model this rank has
 
 	rt   *tensor.Runtime
 	seed uint64

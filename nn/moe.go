@@ -91,8 +91,10 @@ type MoE struct {
 }
 
 // NewMoE makes a model with initial weights drawn from the seed.
-func NewMoE(rt *tensor.Runtime, c MoEConfig, seed uint64) *MoE {
-	b := NewBuilder(rt, seed)
+func NewMoE(rt *tensor.Runtime, c MoEConfig, seed uint64) *MoE { return NewBuilder(rt, seed).MoE(c) }
+
+// MoE makes a model.
+func (b *Builder) MoE(c MoEConfig) *MoE {
 	m := &MoE{Config: c, Hooks: b.Hooks, Embed: b.Normal("embed.weight", 0.02, c.Vocab, c.Width)}
 	if c.Heads > 0 {
 		m.Position = b.Normal("positions.weight", 0.02, c.Context, c.Width)

@@ -101,7 +101,11 @@ type ResNetBlock struct {
 // NewResNet makes a model with initial weights drawn from the seed, in
 // training mode.
 func NewResNet(rt *tensor.Runtime, c ResNetConfig, seed uint64) *ResNet {
-	b := NewBuilder(rt, seed)
+	return NewBuilder(rt, seed).ResNet(c)
+}
+
+// ResNet makes a model.
+func (b *Builder) ResNet(c ResNetConfig) *ResNet {
 	r := &ResNet{Config: c, Hooks: b.Hooks, Mode: b.Mode}
 	if c.SmallImages {
 		r.Stem = b.convNorm("conv1", "bn1", c.Channels, c.Width, 3, 1)

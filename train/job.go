@@ -17,7 +17,7 @@ type job interface {
 	arrays() int      // a checkpoint holds at least so many
 	fields() []Field  // of a batch
 	splits() []string // the axes of a Mesh that build knows of
-	build(rt *tensor.Runtime, around nn.Around, at place) model
+	build(b *nn.Builder, around nn.Around) model
 	architecture() any // config.json, for other programs
 }
 
@@ -124,8 +124,8 @@ func (j gpt2) blocks() int     { return j.GPT2.Layers }
 func (j gpt2) arrays() int     { return j.GPT2.Layers }
 func (j gpt2) fields() []Field { return j.textFields(j.GPT2.Vocab) }
 
-func (j gpt2) build(rt *tensor.Runtime, around nn.Around, _ place) model {
-	m := nn.NewGPT2(rt, j.GPT2, j.Seed)
+func (j gpt2) build(b *nn.Builder, around nn.Around) model {
+	m := b.GPT2(j.GPT2)
 	m.Around = around
 	loss := func(in []*tensor.Tensor) *tensor.Tensor { return m.Loss(in[0], in[1]) }
 	return model{Module: m, loss: loss, rate: loss}
@@ -157,8 +157,8 @@ func (j moe) blocks() int     { return j.MoE.Layers }
 func (j moe) arrays() int     { return j.MoE.Layers * j.MoE.Experts }
 func (j moe) fields() []Field { return j.textFields(j.MoE.Vocab) }
 
-func (j moe) build(rt *tensor.Runtime, around nn.Around, _ place) model {
-	m := nn.NewMoE(rt, j.MoE, j.Seed)
+func (j moe) build(b *nn.Builder, around nn.Around) model {
+	m := b.MoE(j.MoE)
 	m.Around = around
 	return model{Module: m,
 		loss: func(in []*tensor.Tensor) *tensor.Tensor { return m.Loss(in[0], in[1]) },
@@ -194,8 +194,8 @@ func (j masked) fields() []Field {
 	}
 }
 
-func (j masked) build(rt *tensor.Runtime, around nn.Around, _ place) model {
-	m := nn.NewMaskedLM(rt, j.BERT, j.Seed)
+func (j masked) build(b *nn.Builder, around nn.Around) model {
+	m := b.MaskedLM(j.BERT)
 	m.Around = around
 	loss := func(in []*tensor.Tensor) *tensor.Tensor {
 		places := tensor.Reshape(in[1], -1)
@@ -245,8 +245,8 @@ func (j classifier) fields() []Field {
 	}
 }
 
-func (j classifier) build(rt *tensor.Runtime, around nn.Around, _ place) model {
-	m := nn.NewClassifier(rt, j.BERT, j.Labels, j.Seed)
+func (j classifier) build(b *nn.Builder, around nn.Around) model {
+	m := b.Classifier(j.BERT, j.Labels)
 	m.Around = around
 	input := func(in []*tensor.Tensor) nn.BERTInput { return nn.BERTInput{Tokens: in[0], Mask: in[1]} }
 	return model{Module: m, mode: m.Mode,
@@ -279,8 +279,8 @@ func (j resnet) fields() []Field {
 	}
 }
 
-func (j resnet) build(rt *tensor.Runtime, around nn.Around, _ place) model {
-	m := nn.NewResNet(rt, j.ResNet, j.Seed)
+func (j resnet) build(b *nn.Builder, around nn.Around) model {
+	m := b.ResNet(j.ResNet)
 	m.Around = around
 	return model{Module: m, mode: m.Mode,
 		loss: func(in []*tensor.Tensor) *tensor.Tensor { return m.Loss(in[0], in[1]) },

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/headroom-go/headroom/dist"
+	"github.com/headroom-go/headroom/nn"
 )
 
 // Mesh is how the ranks of a run are laid out: how many each axis has, beside the
@@ -74,6 +75,11 @@ type place struct {
 	// The ranks along data and expert, which have other samples, and those along
 	// data alone. nil only for a trainer that is alone.
 	replicas, data dist.Group
+}
+
+// split is what of a model a rank in that place has.
+func (s place) split() nn.Split {
+	return nn.Split{Tensor: s.tensor, Expert: s.expert, Pipeline: s.pipeline}
 }
 
 // newPlace makes a rank's groups. All ranks of g call it.

@@ -91,7 +91,9 @@ func NewParallel(dev device.Device, c Config, s Strategy, p Parallel) (*Trainer,
 func (t *Trainer) build() {
 	defer t.mem.SetSink(nil, 0) // stacks are recorded for what lives as long as the run
 	t.job, _ = t.Config.job()
-	t.model = t.job.build(t.rt, t.around, t.par.place())
+	b := nn.NewBuilder(t.rt, t.Config.Seed)
+	b.Split = t.par.place().split()
+	t.model = t.job.build(b, t.around)
 	t.par.take(t.rt, t.model, t.Config.MoE != (nn.MoEConfig{}))
 	if t.opt = new(nn.Optimizer); !t.Strategy.StateAway { // else UseStore makes it
 		t.opt = t.optimizer(t.par.updated(t.model.Parameters()))
