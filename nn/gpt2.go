@@ -83,7 +83,8 @@ type GPT2 struct {
 
 // GPT2Block is one transformer block.
 type GPT2Block struct {
-	heads         int
+	heads         int           // that this rank has
+	across        tensor.Across // the ranks that have the others
 	LN1, LN2      *LayerNorm
 	CAttn, CProj  *Linear // attention: qkv, output
 	CFC, CProjMLP *Linear // feed-forward: up, down
@@ -110,13 +111,14 @@ func (m *Builder) GPT2(c GPT2Config) *GPT2 {
 
 func (m *Builder) gpt2Block(name string, c GPT2Config) *GPT2Block {
 	w, proj := c.Width, projectionStd(c.Layers)
-	return &GPT2Block{heads: c.Heads, place: m.place(name),
+	heads, _ := m.heads(c.Heads)
+	return &GPT2Block{heads: heads, across: m.across(), place: m.place(name),
 		LN1:      m.LayerNorm(name+".ln_1", w, 1e-5),
-		CAttn:    m.Conv1D(name+".attn.c_attn", w, 3*w, 0.02),
-		CProj:    m.Conv1D(name+".attn.c_proj", w, w, proj),
+		CAttn:    m.conv1D(name+".attn.c_attn", w, 3*w, 0.02, byHeads),
+		CProj:    m.conv1D(name+".attn.c_proj", w, w, proj, byInputs),
 		LN2:      m.LayerNorm(name+".ln_2", w, 1e-5),
-		CFC:      m.Conv1D(name+".mlp.c_fc", w, 4*w, 0.02),
-		CProjMLP: m.Conv1D(name+".mlp.c_proj", 4*w, w, proj),
+		CFC:      m.conv1D(name+".mlp.c_fc", w, 4*w, 0.02, byOutputs),
+		CProjMLP: m.conv1D(name+".mlp.c_proj", 4*w, w, proj, byInputs),
 	}
 }
 
@@ -165,7 +167,7 @@ func (b *GPT2Block) Forward(x *tensor.Tensor) *tensor.Tensor { return b.call(b, 
 func (b *GPT2Block) forward(x *tensor.Tensor) *tensor.Tensor {
 	mid := b.attend(x)
 	defer mid.Release()
-	h := b.LN2.Low(mid)
+	h := then(b.LN2.Low(mid), b.enter)
 	up := b.CFC.Forward(h)
 	h.Release()
 	act := tensor.Gelu(up)
@@ -176,8 +178,11 @@ func (b *GPT2Block) forward(x *tensor.Tensor) *tensor.Tensor {
 	return tensor.Add(mid, down)
 }
 
+// enter is where x, which all ranks have, goes into what each has a part of.
+func (b *GPT2Block) enter(x *tensor.Tensor) *tensor.Tensor { return tensor.IntoParts(x, b.across) }
+
 func (b *GPT2Block) attend(x *tensor.Tensor) *tensor.Tensor {
-	h := b.LN1.Low(x)
+	h := then(b.LN1.Low(x), b.enter)
 	qkv := b.CAttn.Forward(h)
 	h.Release()
 	a := tensor.SelfAttention(qkv, b.heads, true)
