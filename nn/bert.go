@@ -67,7 +67,7 @@ func (c BERTConfig) Validate() error {
 // normalisation after each part, GELU. Its heads are MaskedLM and Classifier.
 type BERT struct {
 	Config                BERTConfig
-	Words, Position, Type *Parameter // [vocabulary | context | types, width]
+	Words, Position, Type *Parameter // [vocabulary | context | types, width]; of ranks along tensor each has some of the words
 	Norm                  *LayerNorm // of the embeddings
 	Drop                  *Dropout
 	Blocks                []*BERTBlock
@@ -77,6 +77,8 @@ type BERT struct {
 	// Around, if set, runs each block. What it runs again in backward needs
 	// BERTInput.Mask again, which the caller then holds until that is done.
 	Around Around
+
+	words vocabulary
 }
 
 // BERTInput is a batch, each of int32 [B, T].
@@ -103,8 +105,8 @@ type BERTBlock struct {
 // NewBERT makes an encoder with initial weights from b.
 func NewBERT(b *Builder, c BERTConfig) *BERT {
 	const std, at = 0.02, "bert.embeddings."
-	m := &BERT{Config: c, Hooks: b.Hooks, Mode: b.Mode,
-		Words:    b.Normal(at+"word_embeddings.weight", std, c.Vocab, c.Width),
+	m := &BERT{Config: c, Hooks: b.Hooks, Mode: b.Mode, words: b.vocabulary(c.Vocab),
+		Words:    b.normal(at+"word_embeddings.weight", std, share{0, 1}, c.Vocab, c.Width),
 		Position: b.Normal(at+"position_embeddings.weight", std, c.Context, c.Width),
 		Type:     b.Normal(at+"token_type_embeddings.weight", std, c.Types, c.Width),
 		Norm:     b.LayerNorm(at+"LayerNorm", c.Width, float32(c.Eps)),
@@ -160,7 +162,7 @@ func (m *BERT) Forward(in BERTInput) *tensor.Tensor {
 }
 
 func (m *BERT) embed(in BERTInput) *tensor.Tensor {
-	words := tensor.Embedding(m.Words.Tensor, in.Tokens)
+	words := m.words.embed(m.Words, in.Tokens)
 	sum := add(words, tensor.Slice(m.Position.Tensor, 0, 0, in.Tokens.Dim(1), 1))
 	sum = add(sum, m.types(in))
 	return then(then(sum, m.Norm.Forward), m.Drop.Forward)

@@ -70,7 +70,7 @@ func (c GPT2Config) Validate() error {
 // token embedding.
 type GPT2 struct {
 	Config GPT2Config
-	WTE    *Parameter // [vocabulary, width]
+	WTE    *Parameter // [vocabulary, width]; of ranks along tensor each has some of the words
 	WPE    *Parameter // [context, width]
 	Blocks []*GPT2Block
 	LNF    *LayerNorm
@@ -79,6 +79,8 @@ type GPT2 struct {
 	// Around, if set, runs each block in place of a plain call: the place for
 	// recompute and whatever else goes by the block.
 	Around Around
+
+	words vocabulary
 }
 
 // GPT2Block is one transformer block.
@@ -99,8 +101,8 @@ func NewGPT2(rt *tensor.Runtime, c GPT2Config, seed uint64) *GPT2 {
 
 // GPT2 makes a model.
 func (m *Builder) GPT2(c GPT2Config) *GPT2 {
-	g := &GPT2{Config: c, Hooks: m.Hooks,
-		WTE: m.Normal("transformer.wte.weight", 0.02, c.Vocab, c.Width),
+	g := &GPT2{Config: c, Hooks: m.Hooks, words: m.vocabulary(c.Vocab),
+		WTE: m.normal("transformer.wte.weight", 0.02, share{0, 1}, c.Vocab, c.Width),
 		WPE: m.Normal("transformer.wpe.weight", 0.02, c.Context, c.Width)}
 	for i := range c.Layers {
 		g.Blocks = append(g.Blocks, m.gpt2Block(fmt.Sprintf("transformer.h.%d", i), c))
@@ -137,9 +139,10 @@ func (b *GPT2Block) Parameters() []*Parameter {
 	return parameters(b.LN1, b.CAttn, b.CProj, b.LN2, b.CFC, b.CProjMLP)
 }
 
-// Forward gives the logits, [B, T, vocabulary], for tokens, int32 [B, T].
+// Forward gives the logits, [B, T, vocabulary], for tokens, int32 [B, T]; on ranks
+// along tensor those of the rank's words.
 func (g *GPT2) Forward(tokens *tensor.Tensor) *tensor.Tensor {
-	return then(g.hidden(tokens), func(h *tensor.Tensor) *tensor.Tensor { return tensor.Linear(h, g.WTE.Tensor, nil, true) })
+	return then(g.hidden(tokens), func(h *tensor.Tensor) *tensor.Tensor { return g.words.logits(h, g.WTE, nil) })
 }
 
 // hidden is what the output layer reads, [B, T, width].
@@ -154,7 +157,7 @@ func (g *GPT2) hidden(tokens *tensor.Tensor) *tensor.Tensor {
 }
 
 func (g *GPT2) embed(tokens *tensor.Tensor) *tensor.Tensor {
-	tok := tensor.Embedding(g.WTE.Tensor, tokens)
+	tok := g.words.embed(g.WTE, tokens)
 	pos := tensor.Slice(g.WPE.Tensor, 0, 0, tokens.Dim(1), 1)
 	defer tok.Release()
 	defer pos.Release()
@@ -196,7 +199,7 @@ func (b *GPT2Block) attend(x *tensor.Tensor) *tensor.Tensor {
 // Loss is the mean cross-entropy of the targets, int32 [B, T], after tokens.
 func (g *GPT2) Loss(tokens, targets *tensor.Tensor) *tensor.Tensor {
 	return then(g.hidden(tokens), func(h *tensor.Tensor) *tensor.Tensor {
-		return tensor.LinearCrossEntropy(h, g.WTE.Tensor, nil, targets, tensor.CrossEntropyParams{Ignore: IgnoreTarget})
+		return g.words.loss(h, g.WTE, nil, targets)
 	})
 }
 

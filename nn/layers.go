@@ -128,10 +128,7 @@ func (l *Linear) Parameters() []*Parameter {
 func (l *Linear) Forward(x *tensor.Tensor) *tensor.Tensor { return l.call(l, x, l.forward) }
 
 func (l *Linear) forward(x *tensor.Tensor) *tensor.Tensor {
-	if l.Bias == nil {
-		return tensor.LinearAcross(x, l.Weight.Tensor, nil, l.transposed, l.across)
-	}
-	return tensor.LinearAcross(x, l.Weight.Tensor, l.Bias.Tensor, l.transposed, l.across)
+	return tensor.LinearAcross(x, l.Weight.Tensor, l.Bias.tensor(), l.transposed, l.across)
 }
 
 // LayerNorm normalises the last dimension.

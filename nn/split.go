@@ -44,14 +44,14 @@ func (b *Builder) across() tensor.Across {
 }
 
 // own is which of n things in a row this rank has along tensor: as many as the
-// others, or, where that can't be, the last ones have fewer.
+// others or, where that can't be, one more or less; the first has the most.
 func (b *Builder) own(n int) (lo, hi int) {
 	g := b.Split.Tensor
 	if g == nil {
 		return 0, n
 	}
-	each := (n + g.Size() - 1) / g.Size()
-	return min(n, g.Rank()*each), min(n, (g.Rank()+1)*each)
+	left := g.Size() - g.Rank() // ranks from this one on
+	return n - n*left/g.Size(), n - n*(left-1)/g.Size()
 }
 
 // heads is how many of so many heads this rank has, and which part of them it is.
@@ -120,4 +120,43 @@ func (c cutting) weight(outputs, inputs int) share {
 		return share{inputs, 1}
 	}
 	return share{outputs, c.outputs}
+}
+
+// vocabulary is the words of a model, or those that this rank along tensor has.
+type vocabulary struct {
+	part   tensor.Part
+	across tensor.Across
+}
+
+func (b *Builder) vocabulary(words int) vocabulary {
+	lo, _ := b.own(words)
+	return vocabulary{tensor.Part{First: lo, All: words}, b.across()}
+}
+
+// embed looks tokens up in w, [words, width].
+func (v vocabulary) embed(w *Parameter, tokens *tensor.Tensor) *tensor.Tensor {
+	return tensor.EmbeddingAcross(w.Tensor, tokens, v.part, v.across)
+}
+
+// logits are those of the words that this rank has, for h, [..., width]. bias may be
+// nil.
+func (v vocabulary) logits(h *tensor.Tensor, w, bias *Parameter) *tensor.Tensor {
+	return then(tensor.IntoParts(h, v.across), func(h *tensor.Tensor) *tensor.Tensor {
+		return tensor.Linear(h, w.Tensor, bias.tensor(), true)
+	})
+}
+
+// loss is the mean cross-entropy of targets, int32 [...], among all words.
+func (v vocabulary) loss(h *tensor.Tensor, w, bias *Parameter, targets *tensor.Tensor) *tensor.Tensor {
+	return then(tensor.IntoParts(h, v.across), func(h *tensor.Tensor) *tensor.Tensor {
+		return tensor.LinearCrossEntropyAcross(h, w.Tensor, bias.tensor(), targets, tensor.CrossEntropyParams{Ignore: IgnoreTarget}, v.part, v.across)
+	})
+}
+
+// tensor is p's; nil for none.
+func (p *Parameter) tensor() *tensor.Tensor {
+	if p == nil {
+		return nil
+	}
+	return p.Tensor
 }

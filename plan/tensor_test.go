@@ -2,6 +2,8 @@ package plan_test
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"sync"
 	"testing"
 
@@ -57,4 +59,54 @@ func TestTensorPredictedIsMeasured(t *testing.T) {
 	if len(kinds) < 2 {
 		t.Errorf("%d different strategies were chosen: %v", len(kinds), kinds)
 	}
+}
+
+// TestTensorMemory compares what each of T ranks holds with the formulas, in bytes,
+// for a GPT-2 of L layers of width W, a vocabulary of V words and N tokens of a batch:
+//
+//	parameters        4·(L·12·W² + V·W)/T, and what all have: 4·L·(6 + 7/T)·W and positions
+//	kept for a layer  N·W·(8 + 32/T), and the row sums of attention
+func TestTensorMemory(t *testing.T) {
+	const layers, width, vocab, seq, batch, heads = 4, 128, 512, 64, 4, 8
+	for _, n := range []int{1, 2, 4, 8} {
+		var peak [2]map[string]float64 // with so many layers, and with twice as many
+		for i := range peak {
+			c := config(nn.GPT2Config{Vocab: vocab, Context: seq, Width: width, Layers: layers * (1 + i), Heads: heads}, batch, seq)
+			peak[i] = peaksOnNull(t, c, train.Parallel{Group: dist.Null(0, n), Mesh: train.Mesh{Tensor: n}})
+		}
+		const w, l, tokens = float64(width), float64(layers), float64(batch * seq)
+		ranks := float64(n)
+		want := map[string]float64{
+			"parameter":  4 * (l*12*w*w/ranks + vocab*w/ranks + l*(6+7/ranks)*w + seq*w + 2*w),
+			"activation": l * (tokens*w*(8+32/ranks) + 4*tokens*heads/ranks),
+		}
+		got := map[string]float64{"parameter": peak[0]["parameter"], "activation": peak[1]["activation"] - peak[0]["activation"]}
+		for name, v := range want {
+			t.Logf("%d ranks: %-10s %9.0f bytes, the formula says %9.0f", n, name, got[name], v)
+			if got[name] < v || got[name] > 1.01*v+layers*16*512 { // blocks are multiples of 512 bytes
+				t.Errorf("%d ranks: %s %.0f bytes, want %.0f", n, name, got[name], v)
+			}
+		}
+	}
+}
+
+// peaksOnNull are the peaks of a step by purpose.
+func peaksOnNull(t *testing.T, c train.Config, p train.Parallel) map[string]float64 {
+	t.Helper()
+	dev, err := device.OpenNull(device.NullOptions{Capacity: 1 << 30, Virtual: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	peaks := map[string]float64{}
+	err = steps(dev, c, c.Plain(), p, func(tr *train.Trainer) {
+		for _, row := range tr.Memory().Stats().Table() {
+			if name, ok := strings.CutSuffix(row.Name, "_peak_bytes"); ok {
+				peaks[name] = float64(row.Value)
+			}
+		}
+	})
+	if err := errors.Join(err, dev.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return peaks
 }

@@ -8,6 +8,7 @@ package tensor
 // memory has values made again, which may differ between devices.
 type Across interface {
 	Rank() int     // which of the devices this is
+	Size() int     // of how many
 	Sum(t *Tensor) // puts the sum over the devices in t's place; t is dense
 	Max(t *Tensor) // the greatest elements
 }
