@@ -88,11 +88,15 @@ func Unique(ps []*Parameter) []*Parameter {
 }
 
 // Count is the number of elements of all parameters; those that two names
-// share count once.
+// share count once, and of one of which this rank has a box all count.
 func Count(m Module) int {
 	n := 0
 	for _, p := range Unique(m.Parameters()) {
-		n += p.Len()
+		elements := 1
+		for _, d := range p.Array() {
+			elements *= d
+		}
+		n += elements
 	}
 	return n
 }

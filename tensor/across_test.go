@@ -3,6 +3,7 @@ package tensor_test
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 
@@ -143,6 +144,27 @@ func TestAcross(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestAttentionParts: parts of the heads drop other weights.
+func TestAttentionParts(t *testing.T) {
+	rt := runtime(t)
+	qkv := random(rt, 3, 1, 8, 3*4)
+	ones := make([]float32, qkv.Len())
+	for i := range ones {
+		ones[i] = 1 // all weights are alike, and all values 1: the result counts what was kept
+	}
+	qkv.Set(ones)
+	defer qkv.Release()
+	kept := func(part int) []float32 {
+		rt.SetSeed(7)
+		y := tensor.SelfAttentionWith(qkv, 1, tensor.AttentionOptions{Dropout: 0.5, Part: part})
+		defer y.Release()
+		return y.Float32s()
+	}
+	if slices.Equal(kept(0), kept(1)) || slices.Equal(kept(1), kept(2)) || !slices.Equal(kept(1), kept(1)) {
+		t.Errorf("parts 0, 1 and 2 keep %v, %v and %v", kept(0), kept(1), kept(2))
 	}
 }
 

@@ -8,8 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/internal/invariant"
 	"github.com/headroom-go/headroom/train"
 )
@@ -60,6 +63,49 @@ func TestTensorChangesNothing(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestTensorDropout: what all ranks along tensor have is dropped as on one device;
+// the heads of different ranks drop different weights of attention.
+func TestTensorDropout(t *testing.T) {
+	c := cuttable()["masked"]
+	c.BERT.Dropout, c.Schedule.Steps = 0.2, 3
+	along := train.Parallel{Mesh: train.Mesh{Tensor: 2}}
+	want := losses(t, noisy(t, t.TempDir(), c, c.Plain()))
+	if got := trained(t, 2, c, train.Strategy{MicroBatch: 8, Recompute: 1}, along, t.TempDir()); apart(got, want) > 1e-5 {
+		t.Errorf("losses %v, want %v", got, want)
+	}
+	c.BERT.AttentionDropout = 0.2
+	plain := trained(t, 2, c, c.Plain(), along, t.TempDir())
+	if again := trained(t, 2, c, train.Strategy{MicroBatch: 8, Recompute: 3}, along, t.TempDir()); !slices.Equal(plain, again) {
+		t.Errorf("losses %v, with recompute %v", plain, again)
+	}
+}
+
+// TestTensorFails: ranks along tensor with other strategies say so, and where memory
+// runs out on one within a step all end with its number; none waits for ever.
+func TestTensorFails(t *testing.T) {
+	c, dir, along := cuttable()["gpt2"], t.TempDir(), train.Parallel{Mesh: train.Mesh{Tensor: 2}}
+	for rank, err := range eachRank(2, func(g dist.Group) error {
+		return trainer(g, host(t), c, train.Strategy{MicroBatch: 4, Recompute: g.Rank()}, along, func(tr *train.Trainer) error {
+			_, err := (&train.Run{Trainer: tr, Feed: &noise{fields: c.Fields()}, Dir: dir}).Do(t.Context())
+			return err
+		})
+	}) {
+		if err == nil || !strings.Contains(err.Error(), "recompute 0 to 1 blocks") {
+			t.Errorf("rank %d: error %v", rank, err)
+		}
+	}
+	if invariant.Enabled {
+		return // memory comes in segments too large to take most of them away
+	}
+	c.GPT2.Width, c.GPT2.Layers = 64, 6
+	c.Batch, c.Seq, c.GPT2.Context = 16, 64, 64
+	for rank, err := range runShort(t, c, along, 16, 1000, func(int, train.Progress) {}) {
+		if err == nil || !strings.Contains(err.Error(), "rank 1: ") || !errors.Is(err, device.ErrOutOfMemory) {
+			t.Errorf("rank %d: error %v", rank, err)
+		}
 	}
 }
 
