@@ -8,17 +8,19 @@ type CausalAttention struct {
 	Norm     *LayerNorm
 	QKV, Out *Linear
 
-	heads int
+	heads  int           // that this rank has
+	across tensor.Across // the ranks that have the others
 	place
 }
 
 // CausalAttention gives a layer whose result is scaled for a model of so many
 // layers.
 func (b *Builder) CausalAttention(name string, width, heads, layers int) *CausalAttention {
-	return &CausalAttention{heads: heads, place: b.place(name),
+	own, _ := b.heads(heads)
+	return &CausalAttention{heads: own, across: b.across(), place: b.place(name),
 		Norm: b.LayerNorm(name+".norm", width, 1e-5),
-		QKV:  b.Linear(name+".qkv", width, 3*width, 0.02),
-		Out:  b.Linear(name+".out", width, width, projectionStd(layers))}
+		QKV:  b.linear(name+".qkv", width, 3*width, 0.02, byHeads),
+		Out:  b.linear(name+".out", width, width, projectionStd(layers), byInputs)}
 }
 
 // Parameters gives the layer's parameters.
@@ -28,7 +30,8 @@ func (a *CausalAttention) Parameters() []*Parameter { return parameters(a.Norm, 
 func (a *CausalAttention) Forward(x *tensor.Tensor) *tensor.Tensor { return a.call(a, x, a.forward) }
 
 func (a *CausalAttention) forward(x *tensor.Tensor) *tensor.Tensor {
-	qkv := then(a.Norm.Low(x), a.QKV.Forward)
+	h := then(a.Norm.Low(x), func(h *tensor.Tensor) *tensor.Tensor { return tensor.IntoParts(h, a.across) })
+	qkv := then(h, a.QKV.Forward)
 	seen := then(qkv, func(qkv *tensor.Tensor) *tensor.Tensor { return tensor.SelfAttention(qkv, a.heads, true) })
 	return add(then(seen, a.Out.Forward), x.Retain())
 }

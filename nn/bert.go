@@ -67,7 +67,7 @@ func (c BERTConfig) Validate() error {
 // normalisation after each part, GELU. Its heads are MaskedLM and Classifier.
 type BERT struct {
 	Config                BERTConfig
-	Words, Position, Type *Parameter // [vocabulary | context | types, width]
+	Words, Position, Type *Parameter // [vocabulary | context | types, width]; of ranks along tensor each has some of the words
 	Norm                  *LayerNorm // of the embeddings
 	Drop                  *Dropout
 	Blocks                []*BERTBlock
@@ -77,6 +77,8 @@ type BERT struct {
 	// Around, if set, runs each block. What it runs again in backward needs
 	// BERTInput.Mask again, which the caller then holds until that is done.
 	Around Around
+
+	words vocabulary
 }
 
 // BERTInput is a batch, each of int32 [B, T].
@@ -94,16 +96,17 @@ type BERTBlock struct {
 	Norm2                  *LayerNorm
 	Drop1, Drop2           *Dropout
 
-	attention *Dropout // of probabilities
-	heads     int
+	attention   *Dropout      // of probabilities
+	heads, part int           // that this rank has, and which of the ranks' parts that is
+	across      tensor.Across // the ranks that have the others
 	place
 }
 
 // NewBERT makes an encoder with initial weights from b.
 func NewBERT(b *Builder, c BERTConfig) *BERT {
 	const std, at = 0.02, "bert.embeddings."
-	m := &BERT{Config: c, Hooks: b.Hooks, Mode: b.Mode,
-		Words:    b.Normal(at+"word_embeddings.weight", std, c.Vocab, c.Width),
+	m := &BERT{Config: c, Hooks: b.Hooks, Mode: b.Mode, words: b.vocabulary(c.Vocab),
+		Words:    b.normal(at+"word_embeddings.weight", std, share{0, 1}, c.Vocab, c.Width),
 		Position: b.Normal(at+"position_embeddings.weight", std, c.Context, c.Width),
 		Type:     b.Normal(at+"token_type_embeddings.weight", std, c.Types, c.Width),
 		Norm:     b.LayerNorm(at+"LayerNorm", c.Width, float32(c.Eps)),
@@ -117,16 +120,17 @@ func NewBERT(b *Builder, c BERTConfig) *BERT {
 func (b *Builder) bertBlock(name string, c BERTConfig) *BERTBlock {
 	const std = 0.02
 	w, self, eps := c.Width, name+".attention.self", float32(c.Eps)
-	return &BERTBlock{heads: c.Heads, place: b.place(name),
-		Query:     b.Linear(self+".query", w, w, std),
-		Key:       b.Linear(self+".key", w, w, std),
-		Value:     b.Linear(self+".value", w, w, std),
+	heads, part := b.heads(c.Heads)
+	return &BERTBlock{heads: heads, part: part, across: b.across(), place: b.place(name),
+		Query:     b.linear(self+".query", w, w, std, byOutputs),
+		Key:       b.linear(self+".key", w, w, std, byOutputs),
+		Value:     b.linear(self+".value", w, w, std, byOutputs),
 		attention: b.Dropout(self+".dropout", c.AttentionDropout),
-		Out:       b.Linear(name+".attention.output.dense", w, w, std),
+		Out:       b.linear(name+".attention.output.dense", w, w, std, byInputs),
 		Drop1:     b.Dropout(name+".attention.output.dropout", c.Dropout),
 		Norm1:     b.LayerNorm(name+".attention.output.LayerNorm", w, eps),
-		Up:        b.Linear(name+".intermediate.dense", w, c.Hidden, std),
-		Down:      b.Linear(name+".output.dense", c.Hidden, w, std),
+		Up:        b.linear(name+".intermediate.dense", w, c.Hidden, std, byOutputs),
+		Down:      b.linear(name+".output.dense", c.Hidden, w, std, byInputs),
 		Drop2:     b.Dropout(name+".output.dropout", c.Dropout),
 		Norm2:     b.LayerNorm(name+".output.LayerNorm", w, eps),
 	}
@@ -158,7 +162,7 @@ func (m *BERT) Forward(in BERTInput) *tensor.Tensor {
 }
 
 func (m *BERT) embed(in BERTInput) *tensor.Tensor {
-	words := tensor.Embedding(m.Words.Tensor, in.Tokens)
+	words := m.words.embed(m.Words, in.Tokens)
 	sum := add(words, tensor.Slice(m.Position.Tensor, 0, 0, in.Tokens.Dim(1), 1))
 	sum = add(sum, m.types(in))
 	return then(then(sum, m.Norm.Forward), m.Drop.Forward)
@@ -177,7 +181,7 @@ func (b *BERTBlock) Forward(x, mask *tensor.Tensor) *tensor.Tensor {
 	return b.call(b, x, func(x *tensor.Tensor) *tensor.Tensor {
 		a := then(then(b.attend(x, mask), b.Out.Forward), b.Drop1.Forward)
 		mid := then(add(a, x.Retain()), b.Norm1.Forward)
-		up := then(b.Up.Forward(mid), tensor.GeluErf)
+		up := then(then(b.enter(mid), b.Up.Forward), tensor.GeluErf)
 		down := then(then(up, b.Down.Forward), b.Drop2.Forward)
 		return then(add(down, mid), b.Norm2.Forward)
 	})
@@ -186,11 +190,16 @@ func (b *BERTBlock) Forward(x, mask *tensor.Tensor) *tensor.Tensor {
 // attend lays queries, keys and values side by side, so that attention reads
 // and writes them where they lie.
 func (b *BERTBlock) attend(x, mask *tensor.Tensor) *tensor.Tensor {
+	x = b.enter(x)
+	defer x.Release()
 	q, k, v := b.Query.Forward(x), b.Key.Forward(x), b.Value.Forward(x)
 	qkv := tensor.Concat(-1, q, k, v)
 	for _, t := range []*tensor.Tensor{q, k, v} {
 		t.Release()
 	}
 	defer qkv.Release()
-	return tensor.SelfAttentionWith(qkv, b.heads, tensor.AttentionOptions{KeyMask: mask, Dropout: b.attention.now()})
+	return tensor.SelfAttentionWith(qkv, b.heads, tensor.AttentionOptions{KeyMask: mask, Dropout: b.attention.now(), Part: b.part})
 }
+
+// enter is where x, which all ranks have, goes into what each has a part of.
+func (b *BERTBlock) enter(x *tensor.Tensor) *tensor.Tensor { return tensor.IntoParts(x, b.across) }

@@ -8,7 +8,7 @@ type MaskedLM struct {
 	*BERT
 	Transform *Linear
 	Norm      *LayerNorm
-	Bias      *Parameter // [vocabulary]
+	Bias      *Parameter // [vocabulary]; of ranks along tensor each has some of it
 }
 
 // NewMaskedLM makes a model with initial weights drawn from the seed, in
@@ -23,7 +23,7 @@ func (b *Builder) MaskedLM(c BERTConfig) *MaskedLM {
 	return &MaskedLM{BERT: NewBERT(b, c),
 		Transform: b.Linear(at+"transform.dense", c.Width, c.Width, 0.02),
 		Norm:      b.LayerNorm(at+"transform.LayerNorm", c.Width, float32(c.Eps)),
-		Bias:      b.Constant(at+"bias", 0, c.Vocab)}
+		Bias:      b.constant(at+"bias", 0, share{0, 1}, c.Vocab)}
 }
 
 // Parameters gives the model's parameters.
@@ -31,10 +31,11 @@ func (m *MaskedLM) Parameters() []*Parameter {
 	return append(parameters(m.BERT, m.Transform, m.Norm), m.Bias)
 }
 
-// Forward gives the logits, [B, T, vocabulary].
+// Forward gives the logits, [B, T, vocabulary]; on ranks along tensor those of the
+// rank's words.
 func (m *MaskedLM) Forward(in BERTInput) *tensor.Tensor {
 	return then(then(m.BERT.Forward(in), m.hidden), func(h *tensor.Tensor) *tensor.Tensor {
-		return tensor.Linear(h, m.Words.Tensor, m.Bias.Tensor, true)
+		return m.words.logits(h, m.Words, m.Bias)
 	})
 }
 
@@ -46,7 +47,7 @@ func (m *MaskedLM) hidden(h *tensor.Tensor) *tensor.Tensor {
 // loss is that of the tokens that h, [..., width], stands for.
 func (m *MaskedLM) loss(h, labels *tensor.Tensor) *tensor.Tensor {
 	return then(m.hidden(h), func(h *tensor.Tensor) *tensor.Tensor {
-		return tensor.LinearCrossEntropy(h, m.Words.Tensor, m.Bias.Tensor, labels, tensor.CrossEntropyParams{Ignore: IgnoreTarget})
+		return m.words.loss(h, m.Words, m.Bias, labels)
 	})
 }
 

@@ -70,7 +70,7 @@ func (c GPT2Config) Validate() error {
 // token embedding.
 type GPT2 struct {
 	Config GPT2Config
-	WTE    *Parameter // [vocabulary, width]
+	WTE    *Parameter // [vocabulary, width]; of ranks along tensor each has some of the words
 	WPE    *Parameter // [context, width]
 	Blocks []*GPT2Block
 	LNF    *LayerNorm
@@ -79,11 +79,14 @@ type GPT2 struct {
 	// Around, if set, runs each block in place of a plain call: the place for
 	// recompute and whatever else goes by the block.
 	Around Around
+
+	words vocabulary
 }
 
 // GPT2Block is one transformer block.
 type GPT2Block struct {
-	heads         int
+	heads         int           // that this rank has
+	across        tensor.Across // the ranks that have the others
 	LN1, LN2      *LayerNorm
 	CAttn, CProj  *Linear // attention: qkv, output
 	CFC, CProjMLP *Linear // feed-forward: up, down
@@ -98,8 +101,8 @@ func NewGPT2(rt *tensor.Runtime, c GPT2Config, seed uint64) *GPT2 {
 
 // GPT2 makes a model.
 func (m *Builder) GPT2(c GPT2Config) *GPT2 {
-	g := &GPT2{Config: c, Hooks: m.Hooks,
-		WTE: m.Normal("transformer.wte.weight", 0.02, c.Vocab, c.Width),
+	g := &GPT2{Config: c, Hooks: m.Hooks, words: m.vocabulary(c.Vocab),
+		WTE: m.normal("transformer.wte.weight", 0.02, share{0, 1}, c.Vocab, c.Width),
 		WPE: m.Normal("transformer.wpe.weight", 0.02, c.Context, c.Width)}
 	for i := range c.Layers {
 		g.Blocks = append(g.Blocks, m.gpt2Block(fmt.Sprintf("transformer.h.%d", i), c))
@@ -110,13 +113,14 @@ func (m *Builder) GPT2(c GPT2Config) *GPT2 {
 
 func (m *Builder) gpt2Block(name string, c GPT2Config) *GPT2Block {
 	w, proj := c.Width, projectionStd(c.Layers)
-	return &GPT2Block{heads: c.Heads, place: m.place(name),
+	heads, _ := m.heads(c.Heads)
+	return &GPT2Block{heads: heads, across: m.across(), place: m.place(name),
 		LN1:      m.LayerNorm(name+".ln_1", w, 1e-5),
-		CAttn:    m.Conv1D(name+".attn.c_attn", w, 3*w, 0.02),
-		CProj:    m.Conv1D(name+".attn.c_proj", w, w, proj),
+		CAttn:    m.conv1D(name+".attn.c_attn", w, 3*w, 0.02, byHeads),
+		CProj:    m.conv1D(name+".attn.c_proj", w, w, proj, byInputs),
 		LN2:      m.LayerNorm(name+".ln_2", w, 1e-5),
-		CFC:      m.Conv1D(name+".mlp.c_fc", w, 4*w, 0.02),
-		CProjMLP: m.Conv1D(name+".mlp.c_proj", 4*w, w, proj),
+		CFC:      m.conv1D(name+".mlp.c_fc", w, 4*w, 0.02, byOutputs),
+		CProjMLP: m.conv1D(name+".mlp.c_proj", 4*w, w, proj, byInputs),
 	}
 }
 
@@ -135,9 +139,10 @@ func (b *GPT2Block) Parameters() []*Parameter {
 	return parameters(b.LN1, b.CAttn, b.CProj, b.LN2, b.CFC, b.CProjMLP)
 }
 
-// Forward gives the logits, [B, T, vocabulary], for tokens, int32 [B, T].
+// Forward gives the logits, [B, T, vocabulary], for tokens, int32 [B, T]; on ranks
+// along tensor those of the rank's words.
 func (g *GPT2) Forward(tokens *tensor.Tensor) *tensor.Tensor {
-	return then(g.hidden(tokens), func(h *tensor.Tensor) *tensor.Tensor { return tensor.Linear(h, g.WTE.Tensor, nil, true) })
+	return then(g.hidden(tokens), func(h *tensor.Tensor) *tensor.Tensor { return g.words.logits(h, g.WTE, nil) })
 }
 
 // hidden is what the output layer reads, [B, T, width].
@@ -152,7 +157,7 @@ func (g *GPT2) hidden(tokens *tensor.Tensor) *tensor.Tensor {
 }
 
 func (g *GPT2) embed(tokens *tensor.Tensor) *tensor.Tensor {
-	tok := tensor.Embedding(g.WTE.Tensor, tokens)
+	tok := g.words.embed(g.WTE, tokens)
 	pos := tensor.Slice(g.WPE.Tensor, 0, 0, tokens.Dim(1), 1)
 	defer tok.Release()
 	defer pos.Release()
@@ -165,7 +170,7 @@ func (b *GPT2Block) Forward(x *tensor.Tensor) *tensor.Tensor { return b.call(b, 
 func (b *GPT2Block) forward(x *tensor.Tensor) *tensor.Tensor {
 	mid := b.attend(x)
 	defer mid.Release()
-	h := b.LN2.Low(mid)
+	h := then(b.LN2.Low(mid), b.enter)
 	up := b.CFC.Forward(h)
 	h.Release()
 	act := tensor.Gelu(up)
@@ -176,8 +181,11 @@ func (b *GPT2Block) forward(x *tensor.Tensor) *tensor.Tensor {
 	return tensor.Add(mid, down)
 }
 
+// enter is where x, which all ranks have, goes into what each has a part of.
+func (b *GPT2Block) enter(x *tensor.Tensor) *tensor.Tensor { return tensor.IntoParts(x, b.across) }
+
 func (b *GPT2Block) attend(x *tensor.Tensor) *tensor.Tensor {
-	h := b.LN1.Low(x)
+	h := then(b.LN1.Low(x), b.enter)
 	qkv := b.CAttn.Forward(h)
 	h.Release()
 	a := tensor.SelfAttention(qkv, b.heads, true)
@@ -191,7 +199,7 @@ func (b *GPT2Block) attend(x *tensor.Tensor) *tensor.Tensor {
 // Loss is the mean cross-entropy of the targets, int32 [B, T], after tokens.
 func (g *GPT2) Loss(tokens, targets *tensor.Tensor) *tensor.Tensor {
 	return then(g.hidden(tokens), func(h *tensor.Tensor) *tensor.Tensor {
-		return tensor.LinearCrossEntropy(h, g.WTE.Tensor, nil, targets, tensor.CrossEntropyParams{Ignore: IgnoreTarget})
+		return g.words.loss(h, g.WTE, nil, targets)
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 
+	"github.com/headroom-go/headroom/internal/safetensors"
 	"github.com/headroom-go/headroom/tensor"
 )
 
@@ -34,19 +35,27 @@ func (b *Builder) random(name string) *rand.Rand {
 
 // Normal gives a parameter drawn from N(0, std²).
 func (b *Builder) Normal(name string, std float64, shape ...int) *Parameter {
+	return b.normal(name, std, share{}, shape...)
+}
+
+func (b *Builder) normal(name string, std float64, s share, shape ...int) *Parameter {
 	r := b.random(name)
-	return b.fill(name, func() float32 { return float32(r.NormFloat64() * std) }, shape...)
+	return b.fill(name, func() float32 { return float32(r.NormFloat64() * std) }, s, shape...)
 }
 
 // Uniform gives a parameter drawn evenly from −bound to bound.
 func (b *Builder) Uniform(name string, bound float64, shape ...int) *Parameter {
 	r := b.random(name)
-	return b.fill(name, func() float32 { return float32((2*r.Float64() - 1) * bound) }, shape...)
+	return b.fill(name, func() float32 { return float32((2*r.Float64() - 1) * bound) }, share{}, shape...)
 }
 
 // Constant gives a parameter with all elements equal to v.
 func (b *Builder) Constant(name string, v float32, shape ...int) *Parameter {
-	return b.fill(name, func() float32 { return v }, shape...)
+	return b.constant(name, v, share{}, shape...)
+}
+
+func (b *Builder) constant(name string, v float32, s share, shape ...int) *Parameter {
+	return b.fill(name, func() float32 { return v }, s, shape...)
 }
 
 // Buffer gives an array with all elements equal to v that collects no
@@ -57,15 +66,28 @@ func (b *Builder) Buffer(name string, v float32, shape ...int) *Parameter {
 	return &Parameter{Name: name, Tensor: p.Detach()}
 }
 
-func (b *Builder) fill(name string, next func() float32, shape ...int) *Parameter {
-	p := &Parameter{Name: name, Tensor: b.rt.Parameter(shape...)}
-	if b.rt.Holds() {
-		data := make([]float32, p.Len())
-		for i := range data {
-			data[i] = next()
-		}
-		p.Set(data)
+// fill makes a parameter whose array has the values that next gives, of which
+// this rank has its share.
+func (b *Builder) fill(name string, next func() float32, s share, shape ...int) *Parameter {
+	p := b.empty(name, s, shape)
+	if !b.rt.Holds() {
+		return p
 	}
+	data, piece, at := make([]float32, p.Len()), p.Piece(), 0
+	skip := func(n int) {
+		for range n {
+			next()
+		}
+	}
+	_ = safetensors.Overlap(safetensors.Box(piece.Whole, nil, piece.Whole), piece, func(from, to, n int) error { // from grows
+		skip(from - at)
+		for i := range n {
+			data[to+i] = next()
+		}
+		at = from + n
+		return nil
+	})
+	p.Set(data)
 	return p
 }
 
@@ -74,15 +96,14 @@ func (b *Builder) fill(name string, next func() float32, shape ...int) *Paramete
 type Linear struct {
 	Weight, Bias *Parameter
 
-	transposed bool // W is [out, in]
+	transposed bool          // W is [out, in]
+	across     tensor.Across // of ranks that have each a part of the input's width; nil: all is here
 	place
 }
 
 // Linear gives a layer with weights [out, in] from N(0, std²) and a bias of 0.
 func (b *Builder) Linear(name string, in, out int, std float64) *Linear {
-	l := b.LinearNoBias(name, in, out, std)
-	l.Bias = b.Constant(name+".bias", 0, out)
-	return l
+	return b.linear(name, in, out, std, whole)
 }
 
 // LinearNoBias gives a layer with weights [out, in] from N(0, std²) alone.
@@ -92,7 +113,7 @@ func (b *Builder) LinearNoBias(name string, in, out int, std float64) *Linear {
 
 // Conv1D gives a layer with weights [in, out] from N(0, std²) and a bias of 0.
 func (b *Builder) Conv1D(name string, in, out int, std float64) *Linear {
-	return &Linear{Weight: b.Normal(name+".weight", std, in, out), Bias: b.Constant(name+".bias", 0, out), place: b.place(name)}
+	return b.conv1D(name, in, out, std, whole)
 }
 
 // Parameters gives weight and bias.
@@ -107,10 +128,7 @@ func (l *Linear) Parameters() []*Parameter {
 func (l *Linear) Forward(x *tensor.Tensor) *tensor.Tensor { return l.call(l, x, l.forward) }
 
 func (l *Linear) forward(x *tensor.Tensor) *tensor.Tensor {
-	if l.Bias == nil {
-		return tensor.Linear(x, l.Weight.Tensor, nil, l.transposed)
-	}
-	return tensor.Linear(x, l.Weight.Tensor, l.Bias.Tensor, l.transposed)
+	return tensor.LinearAcross(x, l.Weight.Tensor, l.Bias.tensor(), l.transposed, l.across)
 }
 
 // LayerNorm normalises the last dimension.

@@ -19,6 +19,11 @@ type Parameter struct {
 	// another box, and the array's name. Nil: the tensor is the array.
 	Whole, At []int
 
+	// Parts is for an array that is several side by side in the dimension in which
+	// the ranks' tensors lie (queries, keys and values): the tensor is the same box
+	// of each, side by side, and At is a place in the first. 0 stands for 1.
+	Parts int
+
 	// Expert says that the layer is one expert of several that are spread over
 	// ranks: other ranks have other parameters in place of this one.
 	Expert bool
@@ -29,7 +34,28 @@ func (p *Parameter) Piece() safetensors.Piece {
 	if p.Whole == nil {
 		return safetensors.Box(p.Shape(), nil, p.Shape())
 	}
-	return safetensors.Box(p.Whole, p.At, p.Shape())
+	whole, at, shape := p.Whole, p.At, p.Shape()
+	for i, n := range shape {
+		if p.Parts > 1 && n < whole[i] { // boxes of several are one, in one dimension more
+			whole, at, shape = cutIn(whole, i, p.Parts), slices.Insert(slices.Clone(at), i, 0), cutIn(shape, i, p.Parts)
+		}
+	}
+	return safetensors.Box(whole, at, shape)
+}
+
+// cutIn is a shape with dimension i as two, of which the first is n.
+func cutIn(shape []int, i, n int) []int {
+	shape = slices.Insert(slices.Clone(shape), i, n)
+	shape[i+1] /= n
+	return shape
+}
+
+// Array is the shape of p's array in state files.
+func (p *Parameter) Array() []int {
+	if p.Whole == nil {
+		return p.Shape()
+	}
+	return p.Whole
 }
 
 // Module is a part of a model. Parameters gives each of its parameters, in a
@@ -62,11 +88,15 @@ func Unique(ps []*Parameter) []*Parameter {
 }
 
 // Count is the number of elements of all parameters; those that two names
-// share count once.
+// share count once, and of one of which this rank has a box all count.
 func Count(m Module) int {
 	n := 0
 	for _, p := range Unique(m.Parameters()) {
-		n += p.Len()
+		elements := 1
+		for _, d := range p.Array() {
+			elements *= d
+		}
+		n += elements
 	}
 	return n
 }

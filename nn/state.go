@@ -63,8 +63,8 @@ func LoadState(f *safetensors.File, params []*Parameter) error {
 		if !ok {
 			return fmt.Errorf("the file has no tensor %s: it is of another model, or not of a model", p.Name)
 		}
-		if whole := p.Piece().Whole; !slices.Equal(t.Shape, whole) {
-			return fmt.Errorf("tensor %s has shape %v, the model needs %v: the file is of another model", t.Name, t.Shape, whole)
+		if !slices.Equal(t.Shape, p.Array()) {
+			return fmt.Errorf("tensor %s has shape %v, the model needs %v: the file is of another model", t.Name, t.Shape, p.Array())
 		}
 		names[i] = t.Name
 	}

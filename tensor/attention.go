@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 
 	"github.com/headroom-go/headroom/internal/kernel"
@@ -21,6 +22,13 @@ type AttentionOptions struct {
 	Causal  bool    // query t sees keys 0 … t+S−T
 	KeyMask *Tensor // int32 [B, S]: nobody sees the keys where it is 0; nil for none
 	Dropout float32 // the probability with which each weight is dropped
+	Part    int     // of the heads, that several devices share out: parts drop other weights
+}
+
+// masked is o with another mask.
+func (o AttentionOptions) masked(m *Tensor) AttentionOptions {
+	o.KeyMask = m
+	return o
 }
 
 // AttentionWith is Attention with a mask for padding and with dropout, whose
@@ -35,7 +43,7 @@ func AttentionWith(q, k, v *Tensor, o AttentionOptions) *Tensor {
 	defer rt.lower(&q, &k, &v)()
 	n := rt.node("attention", q, k, v)
 	n.remake(func(in []*Tensor) *Tensor {
-		return AttentionWith(in[0], in[1], in[2], AttentionOptions{o.Causal, in[3], o.Dropout})
+		return AttentionWith(in[0], in[1], in[2], o.masked(in[3]))
 	}, q, k, v, o.KeyMask)
 	var saves [3]*saved
 	if n != nil {
@@ -83,7 +91,7 @@ func SelfAttentionWith(qkv *Tensor, heads int, o AttentionOptions) *Tensor {
 	defer rt.lower(&qkv)()
 	n := rt.node("self_attention", qkv)
 	n.remake(func(in []*Tensor) *Tensor {
-		return SelfAttentionWith(in[0], heads, AttentionOptions{o.Causal, in[1], o.Dropout})
+		return SelfAttentionWith(in[0], heads, o.masked(in[1]))
 	}, qkv, o.KeyMask)
 	var sq *saved
 	if n != nil {
@@ -124,6 +132,9 @@ func (rt *Runtime) attention(b, h, t, s, d int, o AttentionOptions) kernel.Atten
 	a := kernel.Attention{Batch: b, Heads: h, T: t, S: s, D: d, Causal: o.Causal, Scale: float32(1 / math.Sqrt(float64(d)))}
 	if o.Dropout > 0 {
 		a.Dropout, a.Seed = o.Dropout, rt.draw()
+		if o.Part > 0 {
+			a.Seed = rand.NewPCG(a.Seed, uint64(o.Part)).Uint64()
+		}
 	}
 	return a
 }

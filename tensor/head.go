@@ -19,11 +19,21 @@ const mostLogits = 512 << 20
 // logits outlive the operation. Rows of 16-bit logits are padded to a multiple
 // of 16 bytes, without which tensor cores are of no use.
 func LinearCrossEntropy(x, w, bias, targets *Tensor, p CrossEntropyParams) *Tensor {
-	return linearCrossEntropy(x, w, bias, targets, p, mostLogits)
+	return LinearCrossEntropyAcross(x, w, bias, targets, p, Part{}, nil)
 }
 
-// linearCrossEntropy makes up to most bytes of logits at a time.
-func linearCrossEntropy(x, w, bias, targets *Tensor, p CrossEntropyParams, most int) *Tensor {
+// LinearCrossEntropyAcross is LinearCrossEntropy with an output layer of whose
+// classes every device has a part, the first one no fewer than another. None has
+// the logits of other classes: of each row the greatest logit and the sum of
+// exponentials go across, and then the loss. The gradients are those of this
+// device's part, that of x too (IntoParts adds it up). There can be no smoothing.
+// A nil a stands for one device.
+func LinearCrossEntropyAcross(x, w, bias, targets *Tensor, p CrossEntropyParams, part Part, a Across) *Tensor {
+	return linearCrossEntropy(x, w, bias, targets, &head{p: p, of: part, across: a}, mostLogits)
+}
+
+// linearCrossEntropy makes up to most bytes of logits at a time, of what h says.
+func linearCrossEntropy(x, w, bias, targets *Tensor, h *head, most int) *Tensor {
 	in, classes := linearSizes(x, w, bias, true)
 	if targets.dtype != Int32 || !targets.dense() || !slices.Equal(targets.shape, x.shape[:len(x.shape)-1]) {
 		fail("LinearCrossEntropy of %v with targets %v", x, targets)
@@ -31,7 +41,7 @@ func linearCrossEntropy(x, w, bias, targets *Tensor, p CrossEntropyParams, most 
 	rt := x.rt
 	defer rt.lower(&x)()
 	n := rt.node("linear_cross_entropy", x, w, bias)
-	h := &head{rt: rt, in: in, p: p, rows: targets.Len(), classes: classes, targets: targets}
+	h.rt, h.in, h.rows, h.classes, h.targets = rt, in, targets.Len(), classes, targets
 	h.x = x.contiguous()
 	defer h.x.Release()
 	h.padWeight(w, bias)
@@ -85,6 +95,8 @@ func (s *slot) give(g, factor *Tensor) {
 type head struct {
 	rt                        *Runtime
 	p                         CrossEntropyParams
+	of                        Part       // which classes are here …
+	across                    Across     // … and who has the others; nil: nobody
 	rows, in, classes, padded int        // padded: classes with padding
 	x, w, bias, targets       *Tensor    // w [padded, in], bias [padded]
 	scale                     float32    // of the gradients
@@ -98,14 +110,19 @@ func (h *head) padWeight(w, bias *Tensor) {
 	if h.rt.casts.to != Float32 {
 		t = h.rt.casts.to
 	}
-	h.padded = h.classes
-	if t.Size() == 2 {
-		h.padded = (h.classes + 7) &^ 7
-	}
+	h.padded = padded(h.classes, t)
 	h.w = h.pad(w, t)
 	if bias != nil {
 		h.bias = h.pad(bias, bias.dtype)
 	}
+}
+
+// padded is how long rows of so many logits are.
+func padded(classes int, t DType) int {
+	if t.Size() == 2 {
+		return (classes + 7) &^ 7
+	}
+	return classes
 }
 
 // pad gives t, [classes, ...], as [padded, ...] of type d: itself where it is
@@ -151,13 +168,18 @@ func (h *head) want(n *node) {
 // run gives the loss and fills the gradients.
 func (h *head) run(most int) *Tensor {
 	rt := h.rt
-	row := h.padded * promote(h.x, h.w).Size()
+	row := h.longest() * promote(h.x, h.w).Size()
 	parts := max(1, (h.rows*row+most-1)/most)
 	size := (h.rows + parts - 1) / parts
 	logits := rt.Empty(promote(h.x, h.w), trace.Activation, size, h.padded)
 	defer logits.Release()
 	losses := rt.Empty(Float32, trace.Workspace, parts)
 	defer losses.Release()
+	var sums *Tensor
+	if h.across != nil {
+		sums = rt.Empty(Float32, trace.Workspace, 2, size)
+		defer sums.Release()
+	}
 	var dloss kernel.Array
 	if h.grads != [3]*Tensor{} {
 		one := rt.Full(h.scale)
@@ -166,19 +188,50 @@ func (h *head) run(most int) *Tensor {
 	}
 	for i := range parts {
 		first := min(i*size, h.rows)
-		h.part(first, min(size, h.rows-first), i > 0, logits.ptr(), losses.ptr().From(i), dloss)
+		h.part(first, min(size, h.rows-first), i > 0, logits.ptr(), losses.ptr().From(i), dloss, sums)
 	}
 	loss := rt.Empty(Float32, trace.Activation)
 	kernel.SumTo(rt.stream, losses.shape, kernel.View{Ptr: loss.ptr(), Strides: []int{0}}, losses.kview(losses.shape), false)
+	if h.across != nil {
+		h.across.Sum(loss)
+	}
 	return loss
 }
 
+// longest is how long the rows of logits are where they are longest, so that all
+// devices make as many at a time.
+func (h *head) longest() int {
+	if h.across == nil {
+		return h.padded
+	}
+	return padded((h.of.All+h.across.Size()-1)/h.across.Size(), h.w.dtype)
+}
+
+// sumsAcross fills sums, at least [2, r.Rows], with what r's rows have over all
+// devices: the greatest logit, and Σ exp(logit − greatest).
+func (h *head) sumsAcross(r kernel.LogitRows, sums *Tensor, logits kernel.Array) {
+	s, n := h.rt.stream, []int{r.Rows}
+	kernel.RowSums(s, r, sums.ptr(), logits)
+	top, sum := sums.view(n, []int{1}, 0), sums.view(n, []int{1}, r.Rows)
+	factor := top.copyDense() // exp(greatest here − greatest)
+	defer releaseAll(top, sum, factor)
+	h.across.Max(top)
+	kernel.Binary(s, kernel.Sub, n, factor.ptr(), factor.kview(n), top.kview(n))
+	kernel.Unary(s, kernel.Exp, r.Rows, factor.ptr(), factor.ptr())
+	kernel.Binary(s, kernel.Mul, n, sum.ptr(), sum.kview(n), factor.kview(n))
+	h.across.Sum(sum)
+}
+
 // part does some rows; more says that they are not the first.
-func (h *head) part(first, rows int, more bool, logits, loss, dloss kernel.Array) {
+func (h *head) part(first, rows int, more bool, logits, loss, dloss kernel.Array, sums *Tensor) {
 	s, x, w := h.rt.stream, h.x.ptr().From(first*h.in), h.w.ptr()
 	g := kernel.Gemm{M: rows, N: h.padded, K: h.in, A: x, LDA: h.in, B: w, LDB: h.in, TransB: true, C: logits, LDC: h.padded, Bias: address(h.bias)}
 	kernel.MatMul(s, g)
 	r := kernel.LogitRows{Rows: rows, Cols: h.classes, Stride: h.padded, First: first, All: h.rows}
+	if h.across != nil {
+		h.sumsAcross(r, sums, logits)
+		r.Part = kernel.LogitPart{First: h.of.First, All: h.of.All, Sums: sums.ptr()}
+	}
 	kernel.CrossEntropyOver(s, r, loss, dloss, logits, h.targets.ptr(), h.p)
 	if dx := h.grads[0]; dx != nil {
 		kernel.MatMul(s, kernel.Gemm{M: rows, N: h.in, K: h.padded, A: logits, LDA: h.padded, B: w, LDB: h.in, C: dx.ptr().From(first * h.in), LDC: h.in})

@@ -34,7 +34,7 @@ func TestLinearCrossEntropy(t *testing.T) {
 				return tensor.CrossEntropyWith(y, targets, p)
 			})
 			got := lossAndGrads(rt, precision, leaves, func() *tensor.Tensor {
-				return tensor.LinearCrossEntropyIn(x, w, b, targets, p, most)
+				return tensor.LinearCrossEntropyIn(x, w, b, targets, p, tensor.Part{}, nil, most)
 			})
 			tolerance := map[tensor.DType]float64{tensor.Float32: 1e-6, tensor.BFloat16: 2e-2, tensor.Float16: 3e-3}[precision]
 			for i := range want {

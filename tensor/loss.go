@@ -66,19 +66,41 @@ func CrossEntropyWith(logits, targets *Tensor, p CrossEntropyParams) *Tensor {
 
 // Embedding looks the rows of w, [vocabulary, width], up: index, int32 [...],
 // to [..., width]. An index out of range gives a row of NaN. It saves the index.
-func Embedding(w, index *Tensor) *Tensor {
+func Embedding(w, index *Tensor) *Tensor { return EmbeddingAcross(w, index, Part{}, nil) }
+
+// Part is some of the classes, or words, of which there are All: those from First
+// on. With the zero Part a table has all.
+type Part struct{ First, All int }
+
+// table is the rows that a table of so many has.
+func (p Part) table(rows int) kernel.Table {
+	if p.All == 0 {
+		return kernel.WholeTable(rows)
+	}
+	return kernel.Table{Rows: rows, First: p.First, All: p.All}
+}
+
+// EmbeddingAcross is Embedding in a table of whose rows every device has a part.
+// It is not made again under a Schedule. A nil a stands for one device.
+func EmbeddingAcross(w, index *Tensor, part Part, a Across) *Tensor {
 	if len(w.shape) != 2 || !w.dense() || index.dtype != Int32 || !index.dense() {
 		fail("Embedding of weight %v with index %v", w, index)
 	}
 	rt, rows, width := w.rt, w.shape[0], w.shape[1]
+	table := part.table(rows)
 	n := rt.node("embedding", w)
-	n.remake(func(in []*Tensor) *Tensor { return Embedding(in[0], in[1]) }, w, index)
+	if a == nil {
+		n.remake(func(in []*Tensor) *Tensor { return Embedding(in[0], in[1]) }, w, index)
+	}
 	var s *saved
 	if n != nil {
 		s = n.save(index)
 	}
 	y := rt.Empty(w.dtype, trace.Activation, append(slices.Clone(index.shape), width)...)
-	kernel.Embedding(rt.stream, index.Len(), width, rows, y.ptr(), w.ptr(), index.ptr())
+	kernel.Embedding(rt.stream, index.Len(), width, table, y.ptr(), w.ptr(), index.ptr())
+	if a != nil {
+		a.Sum(y)
+	}
 	return n.bind(y, func(g *Tensor) {
 		index := s.take()
 		defer index.Release()
@@ -86,7 +108,7 @@ func Embedding(w, index *Tensor) *Tensor {
 		if !acc {
 			kernel.Fill(rt.stream, dst.ptr(), dst.Len(), 0)
 		}
-		kernel.EmbeddingGrad(rt.stream, index.Len(), width, rows, dst.ptr(), g.ptr(), index.ptr())
+		kernel.EmbeddingGrad(rt.stream, index.Len(), width, table, dst.ptr(), g.ptr(), index.ptr())
 	})
 }
 

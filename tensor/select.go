@@ -218,13 +218,13 @@ func indexAdd(x, index, src *Tensor) *Tensor {
 	y := x.copyDense()
 	d := src.contiguous()
 	defer d.Release()
-	kernel.EmbeddingGrad(rt.stream, index.Len(), width, rows, y.ptr(), d.ptr(), index.ptr())
+	kernel.EmbeddingGrad(rt.stream, index.Len(), width, kernel.WholeTable(rows), y.ptr(), d.ptr(), index.ptr())
 	return n.bind(y, func(g *Tensor) {
 		index := s.take()
 		defer index.Release()
 		n.contribute(1, func() *Tensor {
 			d := rt.Empty(g.dtype, trace.Activation, index.Len(), width)
-			kernel.Embedding(rt.stream, index.Len(), width, rows, d.ptr(), g.ptr(), index.ptr())
+			kernel.Embedding(rt.stream, index.Len(), width, kernel.WholeTable(rows), d.ptr(), g.ptr(), index.ptr())
 			return d
 		})
 		n.pass(0, g)

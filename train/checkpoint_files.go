@@ -292,8 +292,8 @@ func (c *Checkpoint) has(name string, p safetensors.Piece) error {
 	if len(list) == 0 {
 		return fmt.Errorf("the files have no array %s: they are of another run", name)
 	}
-	if whole := list[0].Whole; !slices.Equal(whole, p.Whole) {
-		return fmt.Errorf("array %s has shape %v, the model needs %v: the files are of another run", name, whole, p.Whole)
+	if !safetensors.SameArray(list[0].Piece, p) {
+		return fmt.Errorf("array %s has shape %v, the model needs %v: the files are of another run", name, list[0].Whole, p.Whole)
 	}
 	return p.Check()
 }

@@ -124,6 +124,8 @@ func (j gpt2) blocks() int     { return j.GPT2.Layers }
 func (j gpt2) arrays() int     { return j.GPT2.Layers }
 func (j gpt2) fields() []Field { return j.textFields(j.GPT2.Vocab) }
 
+func (j gpt2) splits() []string { return []string{axisTensor} }
+
 func (j gpt2) build(b *nn.Builder, around nn.Around) model {
 	m := b.GPT2(j.GPT2)
 	m.Around = around
@@ -156,6 +158,8 @@ func (j moe) context() int    { return j.MoE.Context }
 func (j moe) blocks() int     { return j.MoE.Layers }
 func (j moe) arrays() int     { return j.MoE.Layers * j.MoE.Experts }
 func (j moe) fields() []Field { return j.textFields(j.MoE.Vocab) }
+
+func (j moe) splits() []string { return []string{axisTensor} }
 
 func (j moe) build(b *nn.Builder, around nn.Around) model {
 	m := b.MoE(j.MoE)
@@ -193,6 +197,8 @@ func (j masked) fields() []Field {
 		{Name: "labels", Shape: []int{p}, Below: j.BERT.Vocab, target: true},
 	}
 }
+
+func (j masked) splits() []string { return []string{axisTensor} }
 
 func (j masked) build(b *nn.Builder, around nn.Around) model {
 	m := b.MaskedLM(j.BERT)
@@ -244,6 +250,8 @@ func (j classifier) fields() []Field {
 		{Name: "labels", Below: j.Labels, target: true},
 	}
 }
+
+func (j classifier) splits() []string { return []string{axisTensor} }
 
 func (j classifier) build(b *nn.Builder, around nn.Around) model {
 	m := b.Classifier(j.BERT, j.Labels)

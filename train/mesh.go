@@ -61,6 +61,24 @@ func (c Config) Splits(m Mesh) error {
 			return fmt.Errorf("model %s can't be split along the axis %s yet", c.Model, a.Name)
 		}
 	}
+	return c.sharesOut(cmp.Or(m.Tensor, 1))
+}
+
+// sharesOut says if layers can't be cut for so many ranks along tensor.
+func (c Config) sharesOut(ranks int) error {
+	for _, of := range []struct {
+		what string
+		n    int
+	}{{"heads", c.GPT2.Heads}, {"heads", c.BERT.Heads}, {"hidden units of a layer", c.BERT.Hidden}, {"heads", c.MoE.Heads}} {
+		if ranks < 1 || of.n%ranks != 0 {
+			return fmt.Errorf("the %d %s of model %s can't be shared out among %d ranks along the axis %s: take a number that divides them", of.n, of.what, c.Model, ranks, axisTensor)
+		}
+	}
+	for _, words := range []int{c.GPT2.Vocab, c.BERT.Vocab} {
+		if words > 0 && words < ranks {
+			return fmt.Errorf("the vocabulary of model %s has %d words, too few for %d ranks along the axis %s", c.Model, words, ranks, axisTensor)
+		}
+	}
 	return nil
 }
 

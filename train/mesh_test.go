@@ -33,6 +33,12 @@ func TestMeshPlaces(t *testing.T) {
 	if err := c.Splits(Mesh{Pipeline: 2}); err == nil || !strings.Contains(err.Error(), "model x can't be split along the axis pipeline yet") {
 		t.Errorf("error %v", err)
 	}
+	c.GPT2 = nn.GPT2Config{Vocab: 3, Heads: 4}
+	for ranks, want := range map[int]string{2: "", 3: "the 4 heads of model x can't be shared out among 3 ranks", 4: "has 3 words, too few for 4 ranks"} {
+		if err := c.Splits(Mesh{Tensor: ranks}); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%d ranks: error %v", ranks, err)
+		}
+	}
 }
 
 // three is a model with a parameter that all ranks have, one of which ranks along

@@ -43,7 +43,14 @@ import (
 // A rank whose memory runs out can't try again alone, as the others wait for its
 // gradients. It gives them zeros for those that it owes; before the update all
 // ranks agree on whether memory ran out on one, and then all go a rung down.
-// Any other failure of a rank fails the job.
+// Any other failure of a rank fails the job, and so does a lack of memory where
+// ranks along tensor wait for each other within the step.
+//
+// Ranks along tensor come to the same collectives in the same order, as they run
+// the same operations on values of the same sizes, where their micro-batches and
+// the blocks that they recompute are the same, which they make sure of. Values that
+// they keep, make again or move away each by its own plan are none that takes a
+// collective to make.
 
 // Shard says of what each rank keeps only a part.
 type Shard uint8

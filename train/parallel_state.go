@@ -71,17 +71,19 @@ func (l *parallel) batch(arrays []any) []any {
 }
 
 // sameSteps says if ranks differ in how many micro-batches a step has, where
-// each one's gradients are reduced.
-func (l *parallel) sameSteps(micro int) error {
-	if l == nil || l.Shard < ShardGradients {
+// each one's gradients are reduced, and where they compute layers together also in
+// what they recompute.
+func (l *parallel) sameSteps(s Strategy) error {
+	if l == nil || l.Shard < ShardGradients && l.at.tensor == nil {
 		return nil
 	}
-	most := []float32{float32(micro), -float32(micro)}
+	micro, blocks := float32(s.MicroBatch), float32(s.Recompute)
+	most := []float32{micro, -micro, blocks, -blocks}
 	if err := l.agree(dist.Max, most...); err != nil {
 		return err
 	}
-	if most[0] != -most[1] {
-		return l.failure(fmt.Errorf("ranks have micro-batches of %v to %v samples: where gradients are sharded they must have the same, so give them devices of one size", -most[1], most[0]))
+	if most[0] != -most[1] || l.at.tensor != nil && most[2] != -most[3] {
+		return l.failure(fmt.Errorf("ranks have micro-batches of %v to %v samples and recompute %v to %v blocks: where gradients or layers are shared out they must have the same, so give them devices of one size", -most[1], most[0], -most[3], most[2]))
 	}
 	return nil
 }

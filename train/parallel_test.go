@@ -497,7 +497,7 @@ func TestRanksShort(t *testing.T) {
 			micro = 8
 		}
 		events := make([][]string, 2)
-		errs := runShort(t, c, shard, micro, 2, func(rank int, p train.Progress) {
+		errs := runShort(t, c, train.Parallel{Shard: shard}, micro, 2, func(rank int, p train.Progress) {
 			for _, e := range p.Events {
 				if e.Kind == "retry" || e.Kind == "climb" {
 					events[rank] = append(events[rank], fmt.Sprint(p.Step, " ", e.Kind))
@@ -513,7 +513,7 @@ func TestRanksShort(t *testing.T) {
 		if all := strings.Join(events[0], " "); !slices.Equal(events[0], events[1]) || !strings.Contains(all, "4 retry") || !strings.Contains(all, "climb") {
 			t.Errorf("shard %d, micro-batches of %d: the ranks had %v and %v", shard, micro, events[0], events[1])
 		}
-		for rank, err := range runShort(t, c, shard, 4, 1000, func(int, train.Progress) {}) {
+		for rank, err := range runShort(t, c, train.Parallel{Shard: shard}, 4, 1000, func(int, train.Progress) {}) {
 			if err == nil || !strings.Contains(err.Error(), "rank 1: ") || !errors.Is(err, device.ErrOutOfMemory) {
 				t.Errorf("shard %d, rank %d: error %v", shard, rank, err)
 			}
@@ -523,12 +523,12 @@ func TestRanksShort(t *testing.T) {
 
 // runShort trains on two ranks, of which the second keeps after three steps one
 // part in so many of its memory beside the weights, and gives their errors.
-func runShort(t *testing.T, c train.Config, shard train.Shard, micro int, part uint64, step func(rank int, p train.Progress)) []error {
+func runShort(t *testing.T, c train.Config, p train.Parallel, micro int, part uint64, step func(rank int, p train.Progress)) []error {
 	t.Helper()
 	dir := t.TempDir()
 	return eachRank(2, func(g dist.Group) error {
 		dev := &shared{Device: host(t), limit: math.MaxUint64, sizes: map[device.Ptr]uint64{}}
-		return trainer(g, dev, c, train.Strategy{MicroBatch: micro}, train.Parallel{Shard: shard}, func(tr *train.Trainer) error {
+		return trainer(g, dev, c, train.Strategy{MicroBatch: micro}, p, func(tr *train.Trainer) error {
 			weights := dev.taken
 			r := &train.Run{Trainer: tr, Feed: &noise{fields: c.Fields()}, Dir: dir}
 			r.OnStep = func(p train.Progress) {

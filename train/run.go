@@ -199,7 +199,7 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 	if err := r.prepare(); err != nil {
 		return Outcome{}, err
 	}
-	if err := r.Trainer.par.sameSteps(r.Trainer.Strategy.MicroBatch); err != nil {
+	if err := r.Trainer.par.sameSteps(r.Trainer.Strategy); err != nil {
 		return Outcome{}, err
 	}
 	c := r.Trainer.Job()

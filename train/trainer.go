@@ -250,7 +250,7 @@ func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
 	})
 	nn.ZeroGrad(t.model)
 	t.par.zeroGrad()
-	if !known && !t.Strict && errors.Is(err, device.ErrOutOfMemory) {
+	if !known && !t.Strict && t.par.at.tensor == nil && errors.Is(err, device.ErrOutOfMemory) {
 		if short = err; t.par.pay() == nil {
 			short, err = t.par.outcome(err), nil
 		}

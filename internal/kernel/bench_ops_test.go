@@ -156,10 +156,10 @@ func BenchmarkEmbedding(b *testing.B) {
 	index := c.indices(values)
 	copy(index.data, index.before)
 	benchmark(b, "Forward", benchN, func(s device.Stream) {
-		Embedding(s, benchRows, benchCols, benchVocab, y.ptr(), w.ptr(), index.ptr())
+		Embedding(s, benchRows, benchCols, WholeTable(benchVocab), y.ptr(), w.ptr(), index.ptr())
 	})
 	benchmark(b, "Grad", benchN, func(s device.Stream) {
-		EmbeddingGrad(s, benchRows, benchCols, benchVocab, w.ptr(), y.ptr(), index.ptr())
+		EmbeddingGrad(s, benchRows, benchCols, WholeTable(benchVocab), w.ptr(), y.ptr(), index.ptr())
 	})
 }
 

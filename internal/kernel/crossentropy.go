@@ -97,8 +97,13 @@ func (p *CrossEntropyParams) rowLoss(row []float32, target int32, top, logSum fl
 // logSumExp gives the greatest of x and log Σ exp(x − top). It goes over x
 // once: what was summed up is scaled down when a piece has a greater element.
 func logSumExp(x []float32) (top, logSum float64) {
+	top, sum := sumExp(x)
+	return top, math.Log(sum)
+}
+
+// sumExp gives the greatest of x and Σ exp(x − top).
+func sumExp(x []float32) (top, sum float64) {
 	var buf [pieceLen]float32
-	var sum float64
 	top = math.Inf(-1)
 	for lo := 0; lo < len(x); lo += pieceLen {
 		piece := x[lo:min(len(x), lo+pieceLen)]
@@ -109,7 +114,7 @@ func logSumExp(x []float32) (top, logSum float64) {
 		shift := float32(max(top, -math.MaxFloat32)) // finite, so that −Inf gives 0
 		sum += float64(expShift(buf[:len(piece)], piece, shift))
 	}
-	return top, math.Log(sum)
+	return top, sum
 }
 
 var crossEntropyGradKernel = &device.Kernel{Name: "cross_entropy_grad", Host: crossEntropyGradHost, CUDA: cudaCrossEntropyGrad}
@@ -154,7 +159,7 @@ func (p *CrossEntropyParams) gradRow(dst *numbers, logits *window, first, cols i
 		}
 		return
 	}
-	if target < 0 || int(target) >= cols {
+	if target != notHere && (target < 0 || int(target) >= cols) {
 		for i := range cols {
 			dst.write(first+i, 1, []float32{nan}, false)
 		}

@@ -24,7 +24,7 @@ func TestCrossEntropyOver(t *testing.T) {
 			from := r.IntN(rows + 1)
 			want, loss := crossEntropyApart(t, logits, targets, from, cols, p)
 			for _, grad := range []bool{false, true} {
-				part := LogitRows{rows - from, cols, cols + pad, from, rows}
+				part := LogitRows{rows - from, cols, cols + pad, from, rows, LogitPart{}}
 				checkCrossEntropyOver(t, part, logits[from*cols:], targets, p, grad, want, loss)
 			}
 		}
@@ -79,4 +79,60 @@ func checkCrossEntropyOver(t *testing.T, r LogitRows, logits []float32, targets 
 		return 0
 	})
 	c.cost(n+r.All+1+r.Rows*r.Stride, (2*expFlops+5)*n)
+}
+
+// TestCrossEntropyOfParts cuts the classes of a batch in two, and compares what
+// the parts come to with the whole: their losses add up, their gradients lie side
+// by side.
+func TestCrossEntropyOfParts(t *testing.T) {
+	eachSIMD(t, func(t *testing.T) {
+		r := seeded(t)
+		for i, shape := range shapes(r) {
+			rows, cols, p := shape[0], shape[1]+2, CrossEntropyParams{Ignore: -1, Sum: i%2 == 0}
+			targets := make([]int32, rows)
+			for j := range targets {
+				targets[j] = int32(r.IntN(cols+1)) - 1
+			}
+			logits := randoms(r, rows*cols)
+			want, loss := crossEntropyApart(t, logits, targets, 0, cols, p)
+			sums := make([]float32, 2*rows)
+			for j := range rows {
+				top, sum := sumExp(logits[j*cols:][:cols])
+				sums[j], sums[rows+j] = float32(top), float32(sum)
+			}
+			cut := 1 + r.IntN(cols-1)
+			got := checkLogitPart(t, 0, cut, cols, logits, sums, want, targets, p) + checkLogitPart(t, cut, cols, cols, logits, sums, want, targets, p)
+			if d := got - loss; !(d*d <= 1e-10*(1+loss*loss)) {
+				t.Errorf("%d rows of %d classes, cut at %d: the losses sum up to %v, want %v", rows, cols, cut, got, loss)
+			}
+		}
+	})
+}
+
+// checkLogitPart gives the loss of the classes from lo up to but not including hi.
+func checkLogitPart(t *testing.T, lo, hi, cols int, logits, sums, want []float32, targets []int32, p CrossEntropyParams) float64 {
+	t.Helper()
+	rows, n := len(targets), hi-lo
+	var mine []float32
+	for j := range rows {
+		mine = append(mine, logits[j*cols+lo:j*cols+hi]...)
+	}
+	part := LogitRows{rows, n, n, 0, rows, LogitPart{}}
+	c := &testCase{t: t}
+	x, tops := c.input(mine), c.output(2*rows)
+	c.run(func(s device.Stream) { RowSums(s, part, tops.ptr(), x.ptr()) })
+	c.equal("sums", tops, 1e-6, func(i int) float64 {
+		top, sum := sumExp(mine[i%rows*n:][:n])
+		if i < rows {
+			return top
+		}
+		return sum
+	})
+	c.cost(rows*n+2*rows, (expFlops+2)*rows*n)
+	d := &testCase{t: t}
+	x, all, index, up, out := d.inout(mine), d.input(sums), d.indices(targets), d.input([]float32{0.7}), d.output(1)
+	part.Part = LogitPart{lo, cols, all.ptr()}
+	d.run(func(s device.Stream) { CrossEntropyOver(s, part, out.ptr(), up.ptr(), x.ptr(), index.ptr(), p) })
+	d.equal("gradient", x, 1e-6, func(i int) float64 { return float64(want[i/n*cols+lo+i%n]) })
+	return float64(out.data[0])
 }

@@ -306,6 +306,10 @@ func cudaCrossEntropyGrad(l *device.Launch, q *device.CUDAQueue) {
 	q.Run(rowsCode, "cross_entropy_grad", device.Grid{X: l.Int[0], Block: threads}, l)
 }
 
+func cudaRowSums(l *device.Launch, q *device.CUDAQueue) {
+	q.Run(rowsCode, "row_sums", device.Grid{X: l.Int[0], Block: 512}, l)
+}
+
 func cudaCrossEntropyOver(l *device.Launch, q *device.CUDAQueue) {
 	function := "cross_entropy_over"
 	if l.Type[2] == device.BFloat16 && l.Ptr[2]%16 == 0 && l.Int[4]%packLen == 0 {

@@ -312,14 +312,22 @@ func packedOps(tables *keeper) (ops []halfOp) {
 	}
 	for _, smoothing := range []float32{0, 0.1} {
 		p := CrossEntropyParams{Ignore: -1, Smoothing: smoothing}
-		for _, r := range []LogitRows{{rows, 333, 336, 2, rows + 3}, {rows, 5001, 5008, 0, rows + 3}} {
+		for _, r := range []LogitRows{{rows, 333, 336, 2, rows + 3, LogitPart{}}, {rows, 5001, 5008, 0, rows + 3, LogitPart{}}} {
 			ops = append(ops, halfOp{fmt.Sprint("CrossEntropyOver of ", r), []int{r.Rows * r.Stride}, []int{1, 1}, func(s device.Stream, f, w []Array) {
 				CrossEntropyOver(s, r, w[0], w[1], f[0], classes, p)
 			}})
+			if smoothing == 0 {
+				ops = append(ops, halfOp{fmt.Sprint("RowSums of ", r), []int{r.Rows * r.Stride}, []int{2 * r.Rows}, func(s device.Stream, f, w []Array) {
+					RowSums(s, r, w[0], f[0])
+				}}, halfOp{fmt.Sprint("CrossEntropyOver of a part of ", r), []int{r.Rows * r.Stride}, []int{1, 1, 2 * r.Rows}, func(s device.Stream, f, w []Array) {
+					r.Part = LogitPart{3, r.Cols + 5, w[2]}
+					CrossEntropyOver(s, r, w[0], w[1], f[0], classes, p)
+				}})
+			}
 		}
 	}
 	return append(ops, halfOp{"EmbeddingGrad of many", []int{20 * 264, 9000 * 264}, nil, func(s device.Stream, f, _ []Array) {
-		EmbeddingGrad(s, 9000, 264, 20, f[0], f[1], index)
+		EmbeddingGrad(s, 9000, 264, WholeTable(20), f[0], f[1], index)
 	}}, halfOp{"UnaryGrad in packs", []int{8000, 8000, 8000}, nil, func(s device.Stream, f, _ []Array) {
 		UnaryGrad(s, GeluTanh, 8000, f[0], f[1], f[2], true)
 	}}, halfOp{"Unary in packs", []int{8000, 8000}, nil, func(s device.Stream, f, _ []Array) { Unary(s, GeluTanh, 8000, f[0], f[1]) }})

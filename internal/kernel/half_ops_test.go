@@ -77,12 +77,15 @@ func halfOps(mem *keeper) []halfOp {
 			CrossEntropy(s, rows, cols, w[0], w[1], f[0], classes, p)
 		}},
 		{"CrossEntropyOver", []int{rows * (cols + 3), 1}, []int{1}, func(s device.Stream, f, w []Array) {
-			CrossEntropyOver(s, LogitRows{rows, cols, cols + 3, 0, rows}, w[0], f[1], f[0], classes, p)
+			CrossEntropyOver(s, LogitRows{rows, cols, cols + 3, 0, rows, LogitPart{}}, w[0], f[1], f[0], classes, p)
+		}},
+		{"RowSums", []int{rows * (cols + 3)}, []int{2 * rows}, func(s device.Stream, f, w []Array) {
+			RowSums(s, LogitRows{rows, cols, cols + 3, 0, rows, LogitPart{}}, w[0], f[0])
 		}},
 		{"ScaleBy", []int{n, 1}, nil, func(s device.Stream, f, _ []Array) { ScaleBy(s, n, f[0], f[1]) }},
-		{"Embedding", []int{4 * cols, n}, nil, func(s device.Stream, f, _ []Array) { Embedding(s, 4, cols, rows, f[0], f[1], some4) }},
+		{"Embedding", []int{4 * cols, n}, nil, func(s device.Stream, f, _ []Array) { Embedding(s, 4, cols, WholeTable(rows), f[0], f[1], some4) }},
 		{"EmbeddingGrad", []int{n, 4 * cols}, nil, func(s device.Stream, f, _ []Array) {
-			EmbeddingGrad(s, 4, cols, rows, f[0], f[1], some4)
+			EmbeddingGrad(s, 4, cols, WholeTable(rows), f[0], f[1], some4)
 		}},
 		{"Select", []int{4, 4}, nil, func(s device.Stream, f, _ []Array) { Select(s, 4, f[0], chosen, f[1], none, 1.2345678) }},
 		{"TopK", []int{rows * 3, n}, []int{rows * 3}, func(s device.Stream, f, w []Array) { TopK(s, rows, cols, 3, f[0], w[0], f[1]) }},

@@ -16,7 +16,7 @@ func All() []*device.Kernel {
 		unaryKernel, unaryGradKernel, binaryKernel, scaleKernel, scaleByKernel,
 		layerNormKernel, layerNormApplyKernel, layerNormGradKernel,
 		softmaxKernel, softmaxGradKernel, logSoftmaxKernel, logSoftmaxGradKernel,
-		crossEntropyKernel, crossEntropyGradKernel, crossEntropyOverKernel,
+		crossEntropyKernel, crossEntropyGradKernel, crossEntropyOverKernel, rowSumsKernel,
 		selectKernel, equalKernel, topKKernel, gatherKernel, gatherGradKernel, cumSumKernel, clampKernel, clampGradKernel, dropoutKernel,
 		embeddingKernel, embeddingGradKernel,
 		adamWKernel, updateKernel, sumSquaresKernel, clipScaleKernel,

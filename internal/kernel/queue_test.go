@@ -60,10 +60,11 @@ func TestQueueingAllocatesNothing(t *testing.T) {
 		"CrossEntropy":     func() { CrossEntropy(s, 3, 4, p, p, q, q, CrossEntropyParams{Ignore: -1}) },
 		"CrossEntropyGrad": func() { CrossEntropyGrad(s, 3, 4, p, p, q, q, q, CrossEntropyParams{Ignore: -1}, true) },
 		"CrossEntropyOver": func() {
-			CrossEntropyOver(s, LogitRows{3, 4, 4, 0, 3}, p, q, p, q, CrossEntropyParams{Ignore: -1})
+			CrossEntropyOver(s, LogitRows{3, 4, 4, 0, 3, LogitPart{}}, p, q, p, q, CrossEntropyParams{Ignore: -1})
 		},
-		"Embedding":     func() { Embedding(s, 3, 4, 5, p, q, q) },
-		"EmbeddingGrad": func() { EmbeddingGrad(s, 3, 4, 5, p, q, q) },
+		"RowSums":       func() { RowSums(s, LogitRows{3, 4, 4, 0, 3, LogitPart{}}, p, q) },
+		"Embedding":     func() { Embedding(s, 3, 4, WholeTable(5), p, q, q) },
+		"EmbeddingGrad": func() { EmbeddingGrad(s, 3, 4, WholeTable(5), p, q, q) },
 		"AdamW": func() {
 			AdamW(s, 10, p, p, p, p, q, AdamWParams{LR: 6e-4, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Step: 1234})
 		},
@@ -111,25 +112,32 @@ func TestMisuse(t *testing.T) {
 	s := &sink{}
 	two := []int{2, 2}
 	for name, f := range map[string]func(){
-		"no address":            func() { Fill(s, none, 1, 0) },
-		"negative size":         func() { Fill(s, p, -1, 0) },
-		"one address of two":    func() { Scale(s, 1, p, none, 1, false) },
-		"unknown function":      func() { Unary(s, unaryOps, 1, p, p) },
-		"unknown derivative":    func() { UnaryGrad(s, -1, 1, p, p, p, false) },
-		"unknown operation":     func() { Binary(s, Div+1, two, p, View{p, two}, View{p, two}) },
-		"a stride missing":      func() { Binary(s, Add, two, p, View{p, two[:1]}, View{p, two}) },
-		"negative stride":       func() { Copy(s, two, View{p, two}, View{p, []int{2, -1}}, false) },
-		"negative dimension":    func() { Copy(s, []int{2, -2}, View{p, two}, View{p, two}, false) },
-		"seven dimensions":      func() { SumTo(s, make([]int, 7), View{p, make([]int, 7)}, View{p, make([]int, 7)}, false) },
-		"sum to nowhere":        func() { SumTo(s, []int{0, 2}, View{none, []int{0, 1}}, View{none, []int{2, 1}}, false) },
-		"no columns":            func() { Softmax(s, 2, 0, p, p) },
-		"negative rows":         func() { CrossEntropy(s, -1, 2, p, p, p, p, CrossEntropyParams{Ignore: -1}) },
-		"no loss":               func() { CrossEntropy(s, 0, 2, none, none, none, none, CrossEntropyParams{Ignore: -1}) },
-		"rows over rows":        func() { CrossEntropyOver(s, LogitRows{3, 4, 3, 0, 3}, p, p, p, p, CrossEntropyParams{}) },
-		"rows of no batch":      func() { CrossEntropyOver(s, LogitRows{3, 4, 4, 1, 3}, p, p, p, p, CrossEntropyParams{}) },
-		"squares of nothing":    func() { SumSquares(s, p, false) },
-		"gamma missing":         func() { LayerNorm(s, 2, 2, p, p, p, p, none, p, 1e-5) },
-		"no table":              func() { Embedding(s, 2, 2, 5, p, none, p) },
+		"no address":         func() { Fill(s, none, 1, 0) },
+		"negative size":      func() { Fill(s, p, -1, 0) },
+		"one address of two": func() { Scale(s, 1, p, none, 1, false) },
+		"unknown function":   func() { Unary(s, unaryOps, 1, p, p) },
+		"unknown derivative": func() { UnaryGrad(s, -1, 1, p, p, p, false) },
+		"unknown operation":  func() { Binary(s, Div+1, two, p, View{p, two}, View{p, two}) },
+		"a stride missing":   func() { Binary(s, Add, two, p, View{p, two[:1]}, View{p, two}) },
+		"negative stride":    func() { Copy(s, two, View{p, two}, View{p, []int{2, -1}}, false) },
+		"negative dimension": func() { Copy(s, []int{2, -2}, View{p, two}, View{p, two}, false) },
+		"seven dimensions":   func() { SumTo(s, make([]int, 7), View{p, make([]int, 7)}, View{p, make([]int, 7)}, false) },
+		"sum to nowhere":     func() { SumTo(s, []int{0, 2}, View{none, []int{0, 1}}, View{none, []int{2, 1}}, false) },
+		"no columns":         func() { Softmax(s, 2, 0, p, p) },
+		"negative rows":      func() { CrossEntropy(s, -1, 2, p, p, p, p, CrossEntropyParams{Ignore: -1}) },
+		"no loss":            func() { CrossEntropy(s, 0, 2, none, none, none, none, CrossEntropyParams{Ignore: -1}) },
+		"rows over rows":     func() { CrossEntropyOver(s, LogitRows{3, 4, 3, 0, 3, LogitPart{}}, p, p, p, p, CrossEntropyParams{}) },
+		"rows of no batch":   func() { CrossEntropyOver(s, LogitRows{3, 4, 4, 1, 3, LogitPart{}}, p, p, p, p, CrossEntropyParams{}) },
+		"squares of nothing": func() { SumSquares(s, p, false) },
+		"gamma missing":      func() { LayerNorm(s, 2, 2, p, p, p, p, none, p, 1e-5) },
+		"more than a table":  func() { Embedding(s, 2, 2, Table{3, 1, 3}, p, p, p) },
+		"classes of a part": func() {
+			CrossEntropyOver(s, LogitRows{3, 4, 4, 0, 3, LogitPart{1, 4, p}}, p, p, p, p, CrossEntropyParams{Ignore: -1})
+		},
+		"part with smoothing": func() {
+			CrossEntropyOver(s, LogitRows{3, 4, 4, 0, 3, LogitPart{0, 9, p}}, p, p, p, p, CrossEntropyParams{Ignore: -1, Smoothing: 0.1})
+		},
+		"no table":              func() { Embedding(s, 2, 2, WholeTable(5), p, none, p) },
 		"step 0":                func() { AdamW(s, 1, p, p, p, p, none, AdamWParams{}) },
 		"groups that don't fit": func() { c := someConv; c.Groups = 3; Convolve(s, c) },
 		"an image too small":    func() { c := someConv; c.H = 2; ConvGradInput(s, c, p, p, false) },

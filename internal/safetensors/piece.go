@@ -51,12 +51,15 @@ func (p Piece) Check() error {
 }
 
 // Overlap calls f for every run of elements that two pieces of one array have in
-// common: n of them, from the inP-th of p and the inQ-th of q on. It ends with the
-// first error of f. Both pieces passed Check.
+// common: n of them, from the inP-th of p and the inQ-th of q on, in p's order. It
+// ends with the first error of f. Both pieces passed Check. The array's shape may
+// have a dimension of the one as several of the other, where one's box is all of
+// it.
 func Overlap(p, q Piece, f func(inP, inQ, n int) error) error {
-	if !slices.Equal(p.Whole, q.Whole) {
+	if !SameArray(p, q) {
 		return fmt.Errorf("pieces of arrays of the shapes %v and %v", p.Whole, q.Whole)
 	}
+	p, q = p.as(q), q.as(p)
 	p, q = folded(p, q)
 	last := len(p.Whole) - 1
 	from, to := make([]int, last+1), make([]int, last+1) // the box in common
@@ -86,6 +89,36 @@ func Overlap(p, q Piece, f func(inP, inQ, n int) error) error {
 			return nil
 		}
 	}
+}
+
+// SameArray says whether two pieces can be of one array: they have its shape alike,
+// or one's box is all of it and the other has it in smaller dimensions.
+func SameArray(p, q Piece) bool {
+	return slices.Equal(p.Whole, q.Whole) || p.allBox() && refines(q.Whole, p.Whole) || q.allBox() && refines(p.Whole, q.Whole)
+}
+
+func (p Piece) allBox() bool { return slices.Equal(p.Whole, p.Shape) }
+
+// as is p with the array's shape that q has, if its box is all of the array.
+func (p Piece) as(q Piece) Piece {
+	if len(p.Whole) >= len(q.Whole) {
+		return p
+	}
+	return Piece{q.Whole, make([]int, len(q.Whole)), q.Whole, p.From, p.To}
+}
+
+// refines says whether fine is coarse with some dimensions as several.
+func refines(fine, coarse []int) bool {
+	for _, n := range coarse {
+		m := 1
+		for len(fine) > 0 && m < n {
+			m, fine = m*fine[0], fine[1:]
+		}
+		if m != n {
+			return false
+		}
+	}
+	return product(fine) == 1
 }
 
 // folded are the same pieces with as few dimensions as can be, one at least: equal

@@ -1,16 +1,18 @@
 #include "launch.cuh"
 
 // Embedding: ptr y, w, index; n rows, cols, vocab.
+// embedding: n rows of y, columns, rows of w, which of the table's is its first,
+// and how many the table has. ptr: y, w, index.
 KERNEL(256) embedding(Launch l) {
 	i64 cols = l.n[1];
 	Array y(l, 0), w(l, 1);
 	const int *index = at<int>(l.ptr[2]);
 	every<8>(l.n[0] * cols, cols % 8 == 0 && wide(l.ptr[0], l.ptr[1]), [&]<int K>(i64 i) {
-		i64 row = i / cols, from = index[row];
+		i64 row = i / cols, number = index[row], from = number - l.n[3];
 		Pack<float, K> p;
 	UNROLL
-		for (int k = 0; k < K; k++) p.v[k] = notANumber;
-		if (from >= 0 && from < l.n[2]) p = w.load<K>(from * cols + (i - row * cols));
+		for (int k = 0; k < K; k++) p.v[k] = number >= 0 && number < l.n[4] ? 0 : notANumber;
+		if (number >= 0 && from >= 0 && from < l.n[2]) p = w.load<K>(from * cols + (i - row * cols));
 		y.store<K>(i, p);
 	});
 }
@@ -27,7 +29,8 @@ DEV int equals(const int *index, i64 i, i64 n, int row) {
 	return found;
 }
 
-// The gradient of an embedding. ptr: dw, dy, index, and two bytes for each row
+// The gradient of an embedding. n: rows of dy, columns, rows of dw, which of the
+// table's is its first. ptr: dw, dy, index, and two bytes for each row
 // of dy in the workspace ptr[3]: whether a row after it has its index, and, n
 // further on, whether one before it has.
 
@@ -63,8 +66,9 @@ KERNEL(256) embedding_grad(Launch l) {
 	const int *index = at<int>(l.ptr[2]);
 	Array dw(l, 0), dy(l, 1);
 	int row = index[first], lane = threadX() % 32, warp = threadX() / 32;
-	if (row < 0 || row >= l.n[2] || at<char>(l.ptr[3])[n + first]) return;
-	i64 to = row * cols + col;
+	i64 own = row - l.n[3]; // in dw
+	if (row < 0 || own < 0 || own >= l.n[2] || at<char>(l.ptr[3])[n + first]) return;
+	i64 to = own * cols + col;
 	float sum = col < cols ? dw.get(to) : 0;
 	if (!at<char>(l.ptr[3])[first]) {
 		if (col < cols) dw.set(to, sum + dy.get(first * cols + col));

@@ -438,8 +438,9 @@ KERNEL(256) cross_entropy_grad(Launch l) {
 }
 
 // Cross entropy of some rows of a batch, with its gradient over them. ptr: loss,
-// dloss, logits, targets of the whole batch; n: rows, cols, ignore, sum, stride,
-// first row, rows of the batch. The workspace ptr[5] holds what the batch's sum
+// dloss, logits, targets of the whole batch and, where not all classes are here, the
+// row_sums of all; n: rows, cols, ignore, sum, stride, first row, rows of the batch,
+// class of the first column, all classes. The workspace ptr[5] holds what the batch's sum
 // is divided by, and from its second element on a loss for each row.
 KERNEL(1024) cross_entropy_divisor(Launch l) {
 	SHARED float room[32];
@@ -447,16 +448,39 @@ KERNEL(1024) cross_entropy_divisor(Launch l) {
 	if (threadX() == 0) *at<float>(l.ptr[5]) = l.n[3] || n < 1 ? 1 : n;
 }
 
+// row_sums: ptr sums, logits; n rows, cols, stride. A block for each row gives its
+// greatest logit and, so many rows after that, the sum of exp(logit - greatest).
+KERNEL(512) row_sums(Launch l) {
+	i64 row = blockX();
+	Sums s = rowSums(Array(l, 1).from(row * l.n[2]), l.n[1]);
+	if (threadX()) return;
+	at<float>(l.ptr[0])[row] = s.top;
+	at<float>(l.ptr[0])[l.n[0] + row] = s.sum;
+}
+
 // Over is one row of that.
 struct Over {
-	i64 row, cols, stride;
-	int target;
+	i64 row, rows, cols, stride;
+	int target; // its column, or -1 where it is none here
 	bool ignored, wrong;
 	float smoothing;
+	const float *sums;
 
 	DEV Over(const Launch &l)
-		: row(blockX()), cols(l.n[1]), stride(l.n[4]), target(at<int>(l.ptr[3])[l.n[5] + row]), ignored(target == l.n[2]),
-		  wrong(!ignored && (target < 0 || target >= cols)), smoothing(l.f[0]) {}
+		: row(blockX()), rows(l.n[0]), cols(l.n[1]), stride(l.n[4]), target(at<int>(l.ptr[3])[l.n[5] + row]), ignored(target == l.n[2]),
+		  wrong(!ignored && (target < 0 || target >= l.n[8])), smoothing(l.f[0]), sums(at<float>(l.ptr[4])) {
+		i64 here = target - l.n[7];
+		target = ignored || wrong || here < 0 || here >= cols ? -1 : here;
+	}
+
+	// known is the target's logit, if it is here.
+	DEV float known(const Array &x) const { return target < 0 ? 0 : x.get(target); }
+
+	// all gives the sums over all classes, if they are not those of here.
+	DEV bool all(Sums *s) const {
+		if (sums) *s = {sums[row], sums[rows + row]};
+		return sums;
+	}
 
 	// loss gives the row's to the workspace.
 	DEV void loss(const Launch &l, const Array &x, const Sums &s, float known) const {
@@ -466,7 +490,7 @@ struct Over {
 			for (i64 i = threadX(); i < cols; i += blockLen()) sum += x.get(i);
 			loss += smoothing * (known - blockSum(sum, room) / cols);
 		}
-		if (threadX() == 0) at<float>(l.ptr[5])[1 + row] = ignored ? 0 : wrong ? notANumber : loss;
+		if (threadX() == 0) at<float>(l.ptr[5])[1 + row] = wrong ? notANumber : target < 0 ? 0 : loss;
 	}
 
 	// scale is what the row's gradient is multiplied by.
@@ -476,9 +500,9 @@ struct Over {
 KERNEL(512) cross_entropy_over(Launch l) {
 	Over o(l);
 	Array x = Array(l, 2).from(o.row * o.stride);
-	float known = o.ignored || o.wrong ? 0 : x.get(o.target);
-	Sums s = rowSums(x, o.cols);
-	o.loss(l, x, s, known);
+	Sums s;
+	if (!o.all(&s)) s = rowSums(x, o.cols);
+	o.loss(l, x, s, o.known(x));
 	if (!l.ptr[1]) return;
 	float lse = s.top + logOf(s.sum), share = o.smoothing / o.cols, scale = o.scale(l);
 	blockSweep(x, x, o.cols, [&]<int K>(i64 i) {
@@ -528,9 +552,10 @@ template <class X> DEV Sums packSums(X x, i64 cols) {
 extern "C" __attribute__((global, launch_bounds(512, 3))) void cross_entropy_packs(Launch l) {
 	Over o(l);
 	Typed<BF16> x = Array(l, 2).as<BF16>().from(o.row * o.stride);
-	float known = o.ignored || o.wrong ? 0 : x.load<1>(o.target).v[0];
-	Sums s = packSums(x, o.cols);
-	o.loss(l, Array(x.address, BF16), s, known);
+	Array logits(x.address, BF16);
+	Sums s;
+	if (!o.all(&s)) s = packSums(x, o.cols);
+	o.loss(l, logits, s, o.known(logits));
 	if (!l.ptr[1]) return;
 	float lse = s.top + logOf(s.sum), share = o.smoothing / o.cols, scale = o.scale(l);
 	for (i64 i = 8 * threadX(); i < o.stride; i += 8 * blockLen()) {
@@ -542,7 +567,7 @@ extern "C" __attribute__((global, launch_bounds(512, 3))) void cross_entropy_pac
 			for (int k = 0; k < 8; k++)
 				if (o.ignored || i + k >= o.cols) p.v[k] = 0;
 		i64 at = o.target - i;
-		if (at >= 0 && at < 8 && !o.ignored)
+		if (o.target >= 0 && at >= 0 && at < 8)
 		UNROLL
 			for (int k = 0; k < 8; k++)
 				if (k == at) p.v[k] -= (1 - o.smoothing) * scale;

@@ -1,0 +1,112 @@
+package plan_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/dist"
+	"github.com/headroom-go/headroom/internal/invariant"
+	"github.com/headroom-go/headroom/nn"
+	"github.com/headroom-go/headroom/plan"
+	"github.com/headroom-go/headroom/train"
+)
+
+// TestTensorPredictedIsMeasured: the peak of each rank along tensor is what its plan
+// says, which knows no other rank, where all fits and where values are made again.
+func TestTensorPredictedIsMeasured(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
+	}
+	all := families()
+	gpt2, masked, moe := config(nn.GPT2Config{Vocab: 250, Context: 64, Width: 64, Layers: 4, Heads: 4}, 8, 64), all["masked"], all["moe"]
+	masked.BERT.Heads, moe.MoE.Heads = 2, 2
+	kinds := map[string]bool{}
+	var mu sync.Mutex
+	for _, v := range []struct {
+		c             train.Config
+		ranks, tensor int
+		budget        string
+	}{{gpt2, 4, 4, "host:64MiB"}, {gpt2, 2, 2, "host:4MiB"}, {gpt2, 4, 2, "host:3MiB"}, {masked, 2, 2, "host:64MiB"}, {moe, 2, 2, "host:64MiB"}} {
+		c, err := v.c.Share(v.ranks / v.tensor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := train.Parallel{Mesh: train.Mesh{Tensor: v.tensor}, Shard: train.ShardState}
+		eachRank(t, v.ranks, v.budget, p, func(dev device.Device, of train.Parallel) error {
+			o := quick
+			o.Parallel = of
+			o.Parallel.Group = dist.Null(of.Group.Rank(), v.ranks)
+			p, err := plan.Search(context.Background(), dev.Info(), c, o)
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			kinds[p.Chosen.Description] = true
+			mu.Unlock()
+			return steps(dev, c, p.Chosen.Strategy, of, func(tr *train.Trainer) {
+				s := tr.Memory().Stats()
+				if s.PeakLive != p.Chosen.PeakBytes || s.PeakReserved != p.Chosen.ReservedBytes {
+					t.Errorf("%+v, rank %d (%s): measured peak %d and reserved %d, predicted %d and %d", v, of.Group.Rank(),
+						p.Chosen.Description, s.PeakLive, s.PeakReserved, p.Chosen.PeakBytes, p.Chosen.ReservedBytes)
+				}
+			})
+		})
+	}
+	if len(kinds) < 2 {
+		t.Errorf("%d different strategies were chosen: %v", len(kinds), kinds)
+	}
+}
+
+// TestTensorMemory compares what each of T ranks holds with the formulas, in bytes,
+// for a GPT-2 of L layers of width W, a vocabulary of V words and N tokens of a batch:
+//
+//	parameters        4·(L·12·W² + V·W)/T, and what all have: 4·L·(6 + 7/T)·W and positions
+//	kept for a layer  N·W·(8 + 32/T), and the row sums of attention
+func TestTensorMemory(t *testing.T) {
+	const layers, width, vocab, seq, batch, heads = 4, 128, 512, 64, 4, 8
+	for _, n := range []int{1, 2, 4, 8} {
+		var peak [2]map[string]float64 // with so many layers, and with twice as many
+		for i := range peak {
+			c := config(nn.GPT2Config{Vocab: vocab, Context: seq, Width: width, Layers: layers * (1 + i), Heads: heads}, batch, seq)
+			peak[i] = peaksOnNull(t, c, train.Parallel{Group: dist.Null(0, n), Mesh: train.Mesh{Tensor: n}})
+		}
+		const w, l, tokens = float64(width), float64(layers), float64(batch * seq)
+		ranks := float64(n)
+		want := map[string]float64{
+			"parameter":  4 * (l*12*w*w/ranks + vocab*w/ranks + l*(6+7/ranks)*w + seq*w + 2*w),
+			"activation": l * (tokens*w*(8+32/ranks) + 4*tokens*heads/ranks),
+		}
+		got := map[string]float64{"parameter": peak[0]["parameter"], "activation": peak[1]["activation"] - peak[0]["activation"]}
+		for name, v := range want {
+			t.Logf("%d ranks: %-10s %9.0f bytes, the formula says %9.0f", n, name, got[name], v)
+			if got[name] < v || got[name] > 1.01*v+layers*16*512 { // blocks are multiples of 512 bytes
+				t.Errorf("%d ranks: %s %.0f bytes, want %.0f", n, name, got[name], v)
+			}
+		}
+	}
+}
+
+// peaksOnNull are the peaks of a step by purpose.
+func peaksOnNull(t *testing.T, c train.Config, p train.Parallel) map[string]float64 {
+	t.Helper()
+	dev, err := device.OpenNull(device.NullOptions{Capacity: 1 << 30, Virtual: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	peaks := map[string]float64{}
+	err = steps(dev, c, c.Plain(), p, func(tr *train.Trainer) {
+		for _, row := range tr.Memory().Stats().Table() {
+			if name, ok := strings.CutSuffix(row.Name, "_peak_bytes"); ok {
+				peaks[name] = float64(row.Value)
+			}
+		}
+	})
+	if err := errors.Join(err, dev.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return peaks
+}
