@@ -53,6 +53,9 @@ func (l *parallel) whole(mine Score, n int) (Score, error) {
 	}
 	sums := []float32{float32(mine.Loss * float64(mine.Samples)), float32(mine.Accuracy * float64(mine.Samples))}
 	err := l.agreeIn(l.at.replicas, dist.Sum, sums...)
+	if l.pipe != nil && err == nil { // the last stage has it
+		err = l.agreeIn(l.pipe.group, dist.Sum, sums...)
+	}
 	return Score{n, float64(sums[0]) / float64(n), float64(sums[1]) / float64(n)}, err
 }
 
@@ -71,9 +74,9 @@ func (l *parallel) batch(arrays []any) []any {
 }
 
 // sameSteps says if ranks differ in how many micro-batches a step has, where
-// each one's gradients are reduced.
+// each one's gradients are reduced, or where it goes from rank to rank.
 func (l *parallel) sameSteps(micro int) error {
-	if l == nil || l.Shard < ShardGradients {
+	if l == nil || l.Shard < ShardGradients && l.pipe == nil {
 		return nil
 	}
 	most := []float32{float32(micro), -float32(micro)}
@@ -81,7 +84,7 @@ func (l *parallel) sameSteps(micro int) error {
 		return err
 	}
 	if most[0] != -most[1] {
-		return l.failure(fmt.Errorf("ranks have micro-batches of %v to %v samples: where gradients are sharded they must have the same, so give them devices of one size", -most[1], most[0]))
+		return l.failure(fmt.Errorf("ranks have micro-batches of %v to %v samples: where gradients are sharded, and in a pipeline, they must have the same, so give them devices of one size", -most[1], most[0]))
 	}
 	return nil
 }

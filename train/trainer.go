@@ -26,7 +26,8 @@ type Trainer struct {
 	side   device.Stream // of copies to and from memory outside the device; nil without
 	mem    *alloc.Allocator
 	job    job
-	model  model
+	model  model   // all that this trainer has
+	stages []model // the same, cut where there is a pipeline
 	opt    *nn.Optimizer
 	fields []Field
 	par    *parallel // nil: this trainer computes alone
@@ -62,7 +63,7 @@ func NewParallel(dev device.Device, c Config, s Strategy, p Parallel) (*Trainer,
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(c.Allows(s), c.Splits(p.Mesh)); err != nil {
+	if err := errors.Join(c.Allows(s), c.Splits(p.Mesh), p.allows(c)); err != nil {
 		return nil, err
 	}
 	if p.Group != nil && s.StateAway {
@@ -77,7 +78,7 @@ func NewParallel(dev device.Device, c Config, s Strategy, p Parallel) (*Trainer,
 		return nil, errors.Join(err, mem.Close())
 	}
 	t := &Trainer{Config: c, Strategy: s, mem: mem, rt: tensor.New(mem, stream), fields: c.Fields(),
-		losses: make([]float32, c.Batch), norm: make([]float32, 1), precision: nn.NewPrecision(c.Precision)}
+		losses: make([]float32, c.Batch*p.chunks()), norm: make([]float32, 1), precision: nn.NewPrecision(c.Precision)}
 	if t.par, err = newParallel(dev, p); err != nil {
 		return nil, t.abandon(err)
 	}
@@ -93,7 +94,10 @@ func (t *Trainer) build() {
 	t.job, _ = t.Config.job()
 	b := nn.NewBuilder(t.rt, t.Config.Seed)
 	b.Split = t.par.place().split()
-	t.model = t.job.build(b, t.around)
+	t.stages = t.par.pipeline().build(b, func() model { return t.job.build(b, t.around) })
+	if t.model = t.stages[0]; len(t.stages) > 1 {
+		t.model.Module = joined(t.stages)
+	}
 	t.par.take(t.rt, t.model, t.Config.MoE != (nn.MoEConfig{}))
 	if t.opt = new(nn.Optimizer); !t.Strategy.StateAway { // else UseStore makes it
 		t.opt = t.optimizer(t.par.updated(t.model.Parameters()))
@@ -201,7 +205,7 @@ func (t *Trainer) meanLoss() (sum float64, err error) {
 	}
 	loss := []float32{float32(sum)}
 	err = t.par.agree(dist.Mean, loss...)
-	return float64(loss[0]), err
+	return t.par.pipe.loss(float64(loss[0])), err
 }
 
 // attempt runs the step with strategy s. When it fails, the model is that of
@@ -222,8 +226,10 @@ func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
 		}
 		t.rt.Range("optimizer", func() { t.update(r.Rate) })
 		for i, loss := range losses { // only now, since the host waits for them
-			loss.Download(device.BytesOf(t.losses[i : i+1]))
-			loss.Release()
+			if t.losses[i] = 0; loss != nil {
+				loss.Download(device.BytesOf(t.losses[i : i+1]))
+				loss.Release()
+			}
 		}
 	})
 	nn.ZeroGrad(t.model)
@@ -289,12 +295,23 @@ func (f Field) check(array any) error {
 	return nil
 }
 
+// micros is the number of micro-batches of a step. It makes room for the losses of
+// each, on each of the stages that this trainer has.
+func (t *Trainer) micros(s Strategy) int {
+	n := t.Config.Batch / s.MicroBatch
+	t.losses = t.losses[:n*len(t.stages)]
+	return n
+}
+
 // gradients adds up the gradients of the batch, a micro-batch at a time, and
 // gives their losses.
 func (t *Trainer) gradients(s Strategy, batch []any) []*tensor.Tensor {
-	t.losses = t.losses[:t.Config.Batch/s.MicroBatch]
-	t.par.expect(len(t.losses))
-	losses := make([]*tensor.Tensor, len(t.losses))
+	micros := t.micros(s)
+	t.par.expect(micros)
+	if t.par.pipeline() != nil {
+		return t.flow(s.Values, batch, 0, micros, micros)
+	}
+	losses := make([]*tensor.Tensor, micros)
 	for i := range losses {
 		if s.Values == nil {
 			losses[i] = t.microBatch(batch, i)
@@ -309,8 +326,8 @@ func (t *Trainer) gradients(s Strategy, batch []any) []*tensor.Tensor {
 func (t *Trainer) microBatch(batch []any, i int) *tensor.Tensor {
 	t.outside.begin(i, i == len(t.losses)-1)
 	t.par.begin(i == len(t.losses)-1)
-	in := t.upload(batch, i, t.Config.Batch/len(t.losses))
-	loss := t.forward(in)
+	in := t.upload(batch, i, t.Config.Batch/len(t.losses), nil)
+	loss := t.forward(t.model, in)
 	loss.Backward(t.precision.Seed() / float32(len(t.losses)))
 	release(in) // only now: recompute in backward needs some of them again
 	t.par.end()
@@ -323,18 +340,18 @@ func (t *Trainer) Record(begun func(op int), batch ...any) (r *tensor.Record, er
 	if err := t.check(batch); err != nil {
 		return nil, err
 	}
-	t.losses = t.losses[:t.Config.Batch/t.Strategy.MicroBatch]
-	t.par.expect(len(t.losses))
+	micros := t.micros(t.Strategy)
+	t.par.expect(micros)
 	for i, b := range t.buffers() {
 		b.Download(device.BytesOf(t.before[i]))
 	}
 	err = t.rt.Try(func() {
 		defer t.par.join()
-		last := len(t.losses) - 1
+		last := micros - 1
 		for i := range last {
-			t.microBatch(batch, i).Release()
+			release(t.oneMicroBatch(batch, i))
 		}
-		r = t.rt.Record(begun, func() { t.microBatch(batch, last).Release() })
+		r = t.rt.Record(begun, func() { release(t.oneMicroBatch(batch, last)) })
 	})
 	nn.ZeroGrad(t.model)
 	t.par.zeroGrad()
@@ -342,17 +359,30 @@ func (t *Trainer) Record(begun func(op int), batch ...any) (r *tensor.Record, er
 	return r, errors.Join(err, t.restoreBuffers())
 }
 
+// oneMicroBatch is microBatch, on all stages that this trainer has.
+func (t *Trainer) oneMicroBatch(batch []any, i int) []*tensor.Tensor {
+	if t.par.pipeline() != nil {
+		return t.flow(nil, batch, i, i+1, len(t.losses)/len(t.stages))
+	}
+	return []*tensor.Tensor{t.microBatch(batch, i)}
+}
+
 // forward gives the loss of a micro-batch: the place for all that holds in the
 // forward pass alone.
-func (t *Trainer) forward(in []*tensor.Tensor) (loss *tensor.Tensor) {
-	t.rt.Range("forward", func() { t.casting(func() { loss = t.model.loss(in) }) })
+func (t *Trainer) forward(m model, in []*tensor.Tensor) (loss *tensor.Tensor) {
+	t.rt.Range("forward", func() { t.casting(func() { loss = m.loss(in) }) })
 	return loss
 }
 
-// upload copies the i-th micro-batch of arrays, of m samples, to the device.
-func (t *Trainer) upload(arrays []any, i, m int) []*tensor.Tensor {
+// upload copies the i-th micro-batch of arrays, of m samples, to the device; x, if
+// not nil, is there in the place of the first.
+func (t *Trainer) upload(arrays []any, i, m int, x *tensor.Tensor) []*tensor.Tensor {
 	var in []*tensor.Tensor
 	for k, f := range t.fields {
+		if k == 0 && x != nil {
+			in = append(in, x)
+			continue
+		}
 		shape := append([]int{m}, f.Shape...)
 		from, to := i*m*f.len(), (i+1)*m*f.len()
 		if f.Below == 0 {
@@ -382,7 +412,9 @@ func (f Field) strided(numbers []int32) []int32 {
 
 func release(ts []*tensor.Tensor) {
 	for _, x := range ts {
-		x.Release()
+		if x != nil {
+			x.Release()
+		}
 	}
 }
 
