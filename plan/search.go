@@ -42,6 +42,8 @@ type Options struct {
 	// Parallel says that the step is one of several ranks', of which c is the
 	// Share; its group is a dist.Null. The zero value is one alone.
 	Parallel train.Parallel
+
+	micro int // the size of micro-batches; 0: any
 }
 
 // briefly is o for one of many searches, of which only the best is done again
@@ -67,11 +69,23 @@ func (a Away) times() float64 {
 
 // Search finds, for a step of c on a device with info's properties and
 // capacity, the fastest strategy that fits, by the estimate of time. It
-// returns a *TooSmallError if none does.
+// returns a *TooSmallError if none does. Of a stage of a pipeline it is the one that
+// SearchStages gives.
 func Search(ctx context.Context, info device.Info, c train.Config, o Options) (*Plan, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+	if o.Parallel.Mesh.Pipeline > 1 {
+		all, err := SearchStages(ctx, info, c, o)
+		if err != nil {
+			return nil, err
+		}
+		return all[o.stage()], nil
+	}
+	return search(ctx, info, c, o)
+}
+
+func search(ctx context.Context, info device.Info, c train.Config, o Options) (*Plan, error) {
 	p := &Plan{Step: c.Fingerprint(), Device: info.Name, BudgetBytes: info.Capacity}
 	var err error
 	if p.Plain, err = Try(info, unlimited, c, c.Plain(), o); err != nil {
@@ -135,7 +149,7 @@ func (o Options) outside(c train.Config, micro int) []train.Strategy {
 // leastTrial is of the strategy that leaves the most room for values: with the
 // smallest micro-batches, and the most outside the device that finds room there.
 func leastTrial(info device.Info, c train.Config, o Options) (least Trial, err error) {
-	sizes := microBatches(c)
+	sizes := o.microBatches(c)
 	for _, s := range o.outside(c, sizes[len(sizes)-1]) {
 		t, err := Try(info, unlimited, c, s, o)
 		if err != nil {
@@ -154,7 +168,7 @@ func (o Options) room(t Trial) bool { return t.AwayBytes <= o.Away.Bytes }
 // fitAny tries micro-batches of every size, the greatest first, with what is at
 // that place in outside's list.
 func (p *Plan) fitAny(ctx context.Context, info device.Info, c train.Config, place int, o Options) error {
-	for _, micro := range microBatches(c) {
+	for _, micro := range o.microBatches(c) {
 		list := o.outside(c, micro)
 		if place >= len(list) {
 			continue
@@ -212,7 +226,9 @@ func (p *program) solve(ctx context.Context, info device.Info, c train.Config, s
 			return int64(best.ReservedBytes), err
 		}
 		free, err := Try(info, unlimited, c, s, o)
-		return int64(max(free.ReservedBytes, info.Capacity+1)), err
+		over := max(free.ReservedBytes, info.Capacity+1) - info.Capacity
+		each := uint64(o.Parallel.InFlight(o.stage(), c.Batch/s.MicroBatch)) // so many micro-batches keep what one does
+		return int64(info.Capacity + (over+each-1)/each), err
 	}
 	_, err = remat.Solve(ctx, &p.Program, int64(info.Capacity), remat.Options{Work: o.Work, Placed: placed})
 	if err != nil && ignoreNone(err) != nil {

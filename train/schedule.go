@@ -205,3 +205,40 @@ func (p pipeline) program(rank int) []action {
 	}
 	return list
 }
+
+// steps is the pipeline of p with so many micro-batches; without one, of one rank.
+func (p Parallel) steps(micros int) pipeline {
+	return pipeline{schedule: p.Schedule, ranks: max(1, p.Mesh.Pipeline), chunks: p.chunks(), micro: micros}
+}
+
+// Stretch is how many times longer than its computations a step of so many
+// micro-batches takes, by the schedule: 1 without a pipeline.
+func (p Parallel) Stretch(micros int) float64 {
+	s := p.steps(micros)
+	all, _ := s.play()
+	end := 0
+	for _, t := range all {
+		end = max(end, t.end)
+	}
+	const both = 3 // the times of a forward and a backward pass
+	return float64(end) / float64(both*s.micro*s.chunks)
+}
+
+// InFlight is how many of so many micro-batches a rank holds at a time, by the
+// schedule: 1 without a pipeline.
+func (p Parallel) InFlight(stage, micros int) int {
+	s := p.steps(micros)
+	return (s.live(stage) + s.chunks - 1) / s.chunks
+}
+
+// live is how many forward passes of a rank wait at most for their backward ones.
+func (p pipeline) live(rank int) int {
+	live, most := 0, 0
+	for _, a := range p.order(rank) {
+		if live++; a.back {
+			live -= 2
+		}
+		most = max(most, live)
+	}
+	return most
+}

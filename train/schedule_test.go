@@ -16,17 +16,13 @@ func TestSchedules(t *testing.T) {
 			return
 		}
 		for r := range p.ranks {
-			next, live, most := map[action]int{}, 0, 0
+			next := map[action]int{}
 			for _, a := range p.order(r) {
 				key := action{back: a.back, chunk: a.chunk}
 				if a.micro != next[key] || a.back && a.micro >= next[action{chunk: a.chunk}] {
 					t.Fatalf("%+v, rank %d: %+v is too early", p, r, a)
 				}
 				next[key]++
-				if live++; a.back {
-					live -= 2
-				}
-				most = max(most, live)
 			}
 			for key, n := range next {
 				if n != p.micro || len(next) != 2*p.chunks {
@@ -40,7 +36,7 @@ func TestSchedules(t *testing.T) {
 			case Interleaved:
 				limit = min(limit, (p.chunks-1)*p.most()+2*(p.ranks-1-r)+1)
 			}
-			if most != limit {
+			if most := p.live(r); most != limit {
 				t.Errorf("%+v, rank %d: %d in flight, want %d", p, r, most, limit)
 			}
 		}
