@@ -65,8 +65,9 @@ func (p Parallel) chunks() int {
 	return 1
 }
 
-// allows says if a model of c can't be cut as p says.
-func (p Parallel) allows(c Config) error {
+// Check says if a model of c, which splits along p's mesh, can't be cut for p's
+// schedule.
+func (p Parallel) Check(c Config) error {
 	if p.Schedule > Interleaved || p.Chunks < 0 || p.Chunks > 1 && p.Schedule != Interleaved {
 		return fmt.Errorf("schedule %d with %d chunks: only interleaved stages have several", p.Schedule, p.Chunks)
 	}

@@ -31,7 +31,7 @@ func (r *Run) annotated(step func() (Result, error)) (result Result, err error) 
 // profiled runs one step, profiles it and writes the files.
 func (r *Run) profiled(step func() (Result, error)) (Result, error) {
 	p := profile.Start(r.Trainer.rt)
-	if hooks := nn.HooksOf(r.Trainer.model.Module); hooks != nil {
+	if hooks := nn.HooksOf(r.Trainer.stages[0].Module); hooks != nil {
 		defer func(before nn.Hooks) { *hooks = before }(*hooks)
 		hooks.Before = func(name string, _ nn.Module, _ *tensor.Tensor) { p.Enter(name) }
 		hooks.After = func(string, nn.Module, *tensor.Tensor, *tensor.Tensor) { p.Leave() }

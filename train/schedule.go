@@ -12,10 +12,10 @@ import (
 // of its layers on a micro-batch, or its backward pass. For p ranks, m
 // micro-batches, and A bytes that a rank's layers keep of one:
 //
-//	                memory of rank r       idle share of the time
-//	GPipe           m·A                    (p−1)/(m+p−1)
-//	OneFOneB        min(m, p−r)·A          the same
-//	Interleaved     ≤ (1+(p−1)/(p·v))·p·A  less, by about v; v chunks of layers a rank
+//	             memory of rank r           idle share of the time
+//	GPipe        m·A                        (p−1)/(m+p−1)
+//	OneFOneB     min(m, p−r)·A              (p−1)/(m+p−1)
+//	Interleaved  (1+(p−1−2r)/(p·v))·p·A     (p−1)/(v·m+p−1), for v chunks a rank
 //
 // GPipe is that of Huang et al. (2019); the others are those of Narayanan et al.,
 // "Efficient Large-Scale Language Model Training on GPU Clusters" (2021).

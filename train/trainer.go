@@ -63,7 +63,7 @@ func NewParallel(dev device.Device, c Config, s Strategy, p Parallel) (*Trainer,
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(c.Allows(s), c.Splits(p.Mesh), p.allows(c)); err != nil {
+	if err := errors.Join(c.Allows(s), c.Splits(p.Mesh), p.Check(c)); err != nil {
 		return nil, err
 	}
 	if p.Group != nil && s.StateAway {
@@ -162,8 +162,17 @@ func (t *Trainer) UseStore(s tensor.Store, host device.Device) error {
 // Steps is the number of steps done.
 func (t *Trainer) Steps() int { return t.opt.Steps }
 
-// Parameters is the number of the model's parameters.
-func (t *Trainer) Parameters() int { return nn.Count(t.model) }
+// Parameters is the number of the model's parameters, also of those that other
+// stages of a pipeline have.
+func (t *Trainer) Parameters() (n int) {
+	if t.par.pipeline() == nil {
+		return nn.Count(t.model)
+	}
+	if err := t.Config.outline(func(whole *Trainer) error { n = whole.Parameters(); return nil }); err != nil {
+		panic("train: " + err.Error()) // the device has no limit, and a part of the model is there
+	}
+	return n
+}
 
 // Memory is where the trainer's memory comes from.
 func (t *Trainer) Memory() *alloc.Allocator { return t.mem }
