@@ -34,10 +34,13 @@ func deep() map[string]train.Config {
 // besides, with shards and recompute.
 func TestPipelineChangesNothing(t *testing.T) {
 	all := deep()
+	if invariant.Enabled { // checking takes its time
+		all = map[string]train.Config{"moe": all["moe"]}
+	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		c := all[name]
 		if c.Schedule.Steps = 12; invariant.Enabled {
-			c.Schedule.Steps = 2
+			c.Schedule.Steps = 1
 		}
 		want := losses(t, noisy(t, t.TempDir(), c, c.Plain()))
 		for _, v := range []struct {
@@ -53,6 +56,9 @@ func TestPipelineChangesNothing(t *testing.T) {
 			{4, 2, 2, 0, train.ShardState, train.GPipe},
 			{4, 2, 1, 0, train.ShardState, train.Interleaved},
 		} {
+			if invariant.Enabled && (v.ranks != 4 || v.stages != 2) {
+				continue
+			}
 			p := train.Parallel{Mesh: train.Mesh{Pipeline: v.stages}, Shard: v.shard, Schedule: v.schedule}
 			got := trained(t, v.ranks, c, train.Strategy{MicroBatch: v.micro, Recompute: v.recompute}, p, t.TempDir())
 			for i := range want {
@@ -83,6 +89,9 @@ func TestPipelineSaves(t *testing.T) {
 		{2, train.Parallel{Mesh: train.Mesh{Pipeline: 2}, Schedule: train.Interleaved}},
 		{4, train.Parallel{Mesh: train.Mesh{Pipeline: 2}, Shard: train.ShardGradients}},
 	} {
+		if invariant.Enabled && v.p.Schedule != train.Interleaved {
+			continue
+		}
 		again := t.TempDir()
 		if err := os.CopyFS(again, os.DirFS(dir)); err != nil {
 			t.Fatal(err)
@@ -120,6 +129,9 @@ func TestPipelineEvaluates(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, s := range []train.Schedule{train.OneFOneB, train.Interleaved} {
+			if invariant.Enabled && s == train.OneFOneB {
+				continue
+			}
 			ranksOf(t, 4, c, train.Strategy{MicroBatch: 2}, train.Parallel{Mesh: train.Mesh{Pipeline: 2}, Schedule: s}, "", func(rank int, r *train.Run) error {
 				got, err := r.Trainer.Evaluate(set)
 				if got.Samples != 7 || math.Abs(got.Loss-want.Loss) > 1e-6*want.Loss || math.Abs(got.Accuracy-want.Accuracy) > 1e-6 {
