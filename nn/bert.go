@@ -79,11 +79,12 @@ type BERT struct {
 	Around Around
 
 	words vocabulary
+	stage stage
 }
 
 // BERTInput is a batch, each of int32 [B, T].
 type BERTInput struct {
-	Tokens *tensor.Tensor
+	Tokens *tensor.Tensor // of a later stage of a pipeline what Forward of the one before gave
 	Types  *tensor.Tensor // of tokens; nil: all of type 0
 	Mask   *tensor.Tensor // 0 for tokens that nobody attends to; nil: none
 }
@@ -104,18 +105,38 @@ type BERTBlock struct {
 
 // NewBERT makes an encoder with initial weights from b.
 func NewBERT(b *Builder, c BERTConfig) *BERT {
+	return newBERT(b, c, b.stage(c.Layers, c.block(), c.embeddings(), 0), false)
+}
+
+// newBERT makes a stage of an encoder, to whose head words may be tied.
+func newBERT(b *Builder, c BERTConfig, s stage, tied bool) *BERT {
 	const std, at = 0.02, "bert.embeddings."
-	m := &BERT{Config: c, Hooks: b.Hooks, Mode: b.Mode, words: b.vocabulary(c.Vocab),
-		Words:    b.normal(at+"word_embeddings.weight", std, share{0, 1}, c.Vocab, c.Width),
-		Position: b.Normal(at+"position_embeddings.weight", std, c.Context, c.Width),
-		Type:     b.Normal(at+"token_type_embeddings.weight", std, c.Types, c.Width),
-		Norm:     b.LayerNorm(at+"LayerNorm", c.Width, float32(c.Eps)),
-		Drop:     b.Dropout(at+"dropout", c.Dropout)}
-	for i := range c.Layers {
+	m := &BERT{Config: c, Hooks: b.Hooks, Mode: b.Mode, stage: s, words: b.vocabulary(c.Vocab)}
+	words := func() *Parameter {
+		return b.normal(at+"word_embeddings.weight", std, share{0, 1}, c.Vocab, c.Width)
+	}
+	if tied {
+		m.Words = s.tied(words)
+	} else if s.first {
+		m.Words = words()
+	}
+	if s.first {
+		m.Position = b.Normal(at+"position_embeddings.weight", std, c.Context, c.Width)
+		m.Type = b.Normal(at+"token_type_embeddings.weight", std, c.Types, c.Width)
+		m.Norm = b.LayerNorm(at+"LayerNorm", c.Width, float32(c.Eps))
+		m.Drop = b.Dropout(at+"dropout", c.Dropout)
+	}
+	for i := s.from; i < s.to; i++ {
 		m.Blocks = append(m.Blocks, b.bertBlock(fmt.Sprintf("bert.encoder.layer.%d", i), c))
 	}
 	return m
 }
+
+// embeddings is the number of their parameters.
+func (c BERTConfig) embeddings() int { return (c.Vocab + c.Context + c.Types) * c.Width }
+
+// block is the number of a block's parameters.
+func (c BERTConfig) block() int { return c.Width*(4*c.Width+2*c.Hidden+9) + c.Hidden }
 
 func (b *Builder) bertBlock(name string, c BERTConfig) *BERTBlock {
 	const std = 0.02
@@ -138,7 +159,10 @@ func (b *Builder) bertBlock(name string, c BERTConfig) *BERTBlock {
 
 // Parameters gives the encoder's parameters.
 func (m *BERT) Parameters() []*Parameter {
-	ps := append([]*Parameter{m.Words, m.Position, m.Type}, m.Norm.Parameters()...)
+	ps := present(m.Words, m.Position, m.Type)
+	if m.Norm != nil {
+		ps = append(ps, m.Norm.Parameters()...)
+	}
 	for _, b := range m.Blocks {
 		ps = append(ps, b.Parameters()...)
 	}
@@ -150,7 +174,8 @@ func (b *BERTBlock) Parameters() []*Parameter {
 	return parameters(b.Query, b.Key, b.Value, b.Out, b.Norm1, b.Up, b.Down, b.Norm2)
 }
 
-// Forward gives the last block's result, [B, T, width].
+// Forward gives the last block's result, [B, T, width], which is what the stage
+// after this one reads.
 func (m *BERT) Forward(in BERTInput) *tensor.Tensor {
 	x := m.embed(in)
 	for i, b := range m.Blocks {
@@ -162,6 +187,9 @@ func (m *BERT) Forward(in BERTInput) *tensor.Tensor {
 }
 
 func (m *BERT) embed(in BERTInput) *tensor.Tensor {
+	if !m.stage.first {
+		return in.Tokens.Retain()
+	}
 	words := m.words.embed(m.Words, in.Tokens)
 	sum := add(words, tensor.Slice(m.Position.Tensor, 0, 0, in.Tokens.Dim(1), 1))
 	sum = add(sum, m.types(in))

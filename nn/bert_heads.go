@@ -20,14 +20,22 @@ func NewMaskedLM(rt *tensor.Runtime, c BERTConfig, seed uint64) *MaskedLM {
 // MaskedLM makes a model.
 func (b *Builder) MaskedLM(c BERTConfig) *MaskedLM {
 	const at = "cls.predictions."
-	return &MaskedLM{BERT: NewBERT(b, c),
-		Transform: b.Linear(at+"transform.dense", c.Width, c.Width, 0.02),
-		Norm:      b.LayerNorm(at+"transform.LayerNorm", c.Width, float32(c.Eps)),
-		Bias:      b.constant(at+"bias", 0, share{0, 1}, c.Vocab)}
+	s := b.stage(c.Layers, c.block(), c.embeddings(), (c.Vocab+c.Width)*c.Width)
+	m := &MaskedLM{BERT: newBERT(b, c, s, true)}
+	if !s.last {
+		return m
+	}
+	m.Transform = b.Linear(at+"transform.dense", c.Width, c.Width, 0.02)
+	m.Norm = b.LayerNorm(at+"transform.LayerNorm", c.Width, float32(c.Eps))
+	m.Bias = b.constant(at+"bias", 0, share{0, 1}, c.Vocab)
+	return m
 }
 
 // Parameters gives the model's parameters.
 func (m *MaskedLM) Parameters() []*Parameter {
+	if m.Bias == nil {
+		return m.BERT.Parameters()
+	}
 	return append(parameters(m.BERT, m.Transform, m.Norm), m.Bias)
 }
 
@@ -82,14 +90,22 @@ func NewClassifier(rt *tensor.Runtime, c BERTConfig, classes int, seed uint64) *
 
 // Classifier makes a model for so many classes.
 func (b *Builder) Classifier(c BERTConfig, classes int) *Classifier {
-	return &Classifier{BERT: NewBERT(b, c),
-		Pooler: b.Linear("bert.pooler.dense", c.Width, c.Width, 0.02),
-		Drop:   b.Dropout("dropout", c.Dropout),
-		Output: b.Linear("classifier", c.Width, classes, 0.02)}
+	m := &Classifier{BERT: NewBERT(b, c)}
+	if m.stage.last {
+		m.Pooler = b.Linear("bert.pooler.dense", c.Width, c.Width, 0.02)
+		m.Drop = b.Dropout("dropout", c.Dropout)
+		m.Output = b.Linear("classifier", c.Width, classes, 0.02)
+	}
+	return m
 }
 
 // Parameters gives the model's parameters.
-func (m *Classifier) Parameters() []*Parameter { return parameters(m.BERT, m.Pooler, m.Output) }
+func (m *Classifier) Parameters() []*Parameter {
+	if m.Output == nil {
+		return m.BERT.Parameters()
+	}
+	return parameters(m.BERT, m.Pooler, m.Output)
+}
 
 // Forward gives the logits, [B, classes].
 func (m *Classifier) Forward(in BERTInput) *tensor.Tensor {

@@ -48,9 +48,11 @@ func GPT2Names() []string {
 
 // Parameters is the number of the model's parameters.
 func (c GPT2Config) Parameters() int {
-	perLayer := 12*c.Width*c.Width + 13*c.Width
-	return (c.Vocab+c.Context)*c.Width + c.Layers*perLayer + 2*c.Width
+	return (c.Vocab+c.Context)*c.Width + c.Layers*c.block() + 2*c.Width
 }
+
+// block is the number of a block's parameters.
+func (c GPT2Config) block() int { return 12*c.Width*c.Width + 13*c.Width }
 
 // Validate says what is wrong with c, if anything.
 func (c GPT2Config) Validate() error {
@@ -67,7 +69,8 @@ func (c GPT2Config) Validate() error {
 // GPT2 is the language model of Radford et al., "Language Models are
 // Unsupervised Multitask Learners" (2019): learned positions, layer
 // normalisation before each part, GELU with tanh, the output layer tied to the
-// token embedding.
+// token embedding. A stage of a pipeline lacks what the others have; where tokens
+// are asked for, one behind the first takes what Through of the one before gave.
 type GPT2 struct {
 	Config GPT2Config
 	WTE    *Parameter // [vocabulary, width]; of ranks along tensor each has some of the words
@@ -101,13 +104,20 @@ func NewGPT2(rt *tensor.Runtime, c GPT2Config, seed uint64) *GPT2 {
 
 // GPT2 makes a model.
 func (m *Builder) GPT2(c GPT2Config) *GPT2 {
-	g := &GPT2{Config: c, Hooks: m.Hooks, words: m.vocabulary(c.Vocab),
-		WTE: m.normal("transformer.wte.weight", 0.02, share{0, 1}, c.Vocab, c.Width),
-		WPE: m.Normal("transformer.wpe.weight", 0.02, c.Context, c.Width)}
-	for i := range c.Layers {
+	s := m.stage(c.Layers, c.block(), (c.Vocab+c.Context)*c.Width, c.Vocab*c.Width)
+	g := &GPT2{Config: c, Hooks: m.Hooks, words: m.vocabulary(c.Vocab)}
+	g.WTE = s.tied(func() *Parameter {
+		return m.normal("transformer.wte.weight", 0.02, share{0, 1}, c.Vocab, c.Width)
+	})
+	if s.first {
+		g.WPE = m.Normal("transformer.wpe.weight", 0.02, c.Context, c.Width)
+	}
+	for i := s.from; i < s.to; i++ {
 		g.Blocks = append(g.Blocks, m.gpt2Block(fmt.Sprintf("transformer.h.%d", i), c))
 	}
-	g.LNF = m.LayerNorm("transformer.ln_f", c.Width, 1e-5)
+	if s.last {
+		g.LNF = m.LayerNorm("transformer.ln_f", c.Width, 1e-5)
+	}
 	return g
 }
 
@@ -127,11 +137,14 @@ func (m *Builder) gpt2Block(name string, c GPT2Config) *GPT2Block {
 // Parameters gives the model's parameters; the tied output layer is the token
 // embedding.
 func (g *GPT2) Parameters() []*Parameter {
-	ps := []*Parameter{g.WTE, g.WPE}
+	ps := present(g.WTE, g.WPE)
 	for _, b := range g.Blocks {
 		ps = append(ps, b.Parameters()...)
 	}
-	return append(ps, g.LNF.Parameters()...)
+	if g.LNF != nil {
+		ps = append(ps, g.LNF.Parameters()...)
+	}
+	return ps
 }
 
 // Parameters gives the block's parameters.
@@ -147,16 +160,24 @@ func (g *GPT2) Forward(tokens *tensor.Tensor) *tensor.Tensor {
 
 // hidden is what the output layer reads, [B, T, width].
 func (g *GPT2) hidden(tokens *tensor.Tensor) *tensor.Tensor {
+	return then(g.Through(tokens), g.LNF.Low)
+}
+
+// Through gives what the stage after this one reads, [B, T, width].
+func (g *GPT2) Through(tokens *tensor.Tensor) *tensor.Tensor {
 	x := g.embed(tokens)
 	for i, b := range g.Blocks {
 		y := g.Around.run(i, x, b.Forward)
 		x.Release()
 		x = y
 	}
-	return then(x, g.LNF.Low)
+	return x
 }
 
 func (g *GPT2) embed(tokens *tensor.Tensor) *tensor.Tensor {
+	if g.WPE == nil { // the stage before did
+		return tokens.Retain()
+	}
 	tok := g.words.embed(g.WTE, tokens)
 	pos := tensor.Slice(g.WPE.Tensor, 0, 0, tokens.Dim(1), 1)
 	defer tok.Release()

@@ -75,6 +75,8 @@ func (c MoEConfig) Validate() error {
 // before each if the configuration has it. Each token is computed by the TopK
 // experts that a router finds most probable, weighted by their
 // probabilities (Shazeer et al., "Outrageously Large Neural Networks", 2017).
+// A stage of a pipeline lacks what the others have; where tokens are asked for, one
+// behind the first takes what Through of the one before gave.
 type MoE struct {
 	Config     MoEConfig
 	Embed      *Parameter // [vocabulary, width]
@@ -95,45 +97,69 @@ func NewMoE(rt *tensor.Runtime, c MoEConfig, seed uint64) *MoE { return NewBuild
 
 // MoE makes a model.
 func (b *Builder) MoE(c MoEConfig) *MoE {
-	m := &MoE{Config: c, Hooks: b.Hooks, Embed: b.Normal("embed.weight", 0.02, c.Vocab, c.Width)}
-	if c.Heads > 0 {
+	s := b.stage(c.Layers, c.block(), (c.Vocab+c.Context)*c.Width, c.Vocab*c.Width)
+	m := &MoE{Config: c, Hooks: b.Hooks}
+	if s.first {
+		m.Embed = b.Normal("embed.weight", 0.02, c.Vocab, c.Width)
+	}
+	if s.first && c.Heads > 0 {
 		m.Position = b.Normal("positions.weight", 0.02, c.Context, c.Width)
 	}
-	for i := range c.Layers {
+	for i := s.from; i < s.to; i++ {
 		if c.Heads > 0 {
 			m.Attentions = append(m.Attentions, b.CausalAttention(fmt.Sprintf("attentions.%d", i), c.Width, c.Heads, c.Layers))
 		}
 		m.Norms = append(m.Norms, b.LayerNorm(fmt.Sprintf("norms.%d", i), c.Width, 1e-5))
 		m.Blocks = append(m.Blocks, b.MoELayer(fmt.Sprintf("blocks.%d", i), c))
 	}
-	m.Head = b.Linear("head", c.Width, c.Vocab, 0.02)
+	if s.last {
+		m.Head = b.Linear("head", c.Width, c.Vocab, 0.02)
+	}
 	return m
 }
 
+// block is about the number of a layer's parameters.
+func (c MoEConfig) block() int { return c.Width * (4*c.Width + 2*c.Experts*c.Hidden) }
+
 // Parameters gives the model's parameters.
 func (m *MoE) Parameters() []*Parameter {
-	ps := []*Parameter{m.Embed}
-	if m.Position != nil {
-		ps = append(ps, m.Position)
-	}
+	ps := present(m.Embed, m.Position)
 	for _, a := range m.Attentions {
 		ps = append(ps, a.Parameters()...)
 	}
 	for i, b := range m.Blocks {
 		ps = append(ps, parameters(m.Norms[i], b)...)
 	}
-	return append(ps, m.Head.Parameters()...)
+	if m.Head != nil {
+		ps = append(ps, m.Head.Parameters()...)
+	}
+	return ps
 }
 
 // Forward gives the logits, [B, T, vocabulary], for tokens, int32 [B, T], and
 // the load-balancing loss, a single element: the mean over the layers of
 // experts · Σ f·P, with f an expert's share of the places per token and P its
-// mean probability (Fedus et al., "Switch Transformers", 2021).
+// mean probability (Fedus et al., "Switch Transformers", 2021). Of a stage of a
+// pipeline it is the stage's part of that mean.
 func (m *MoE) Forward(tokens *tensor.Tensor) (logits, balance *tensor.Tensor) {
-	x := tensor.Embedding(m.Embed.Tensor, tokens)
-	if m.Position != nil {
-		x = add(x, tensor.Slice(m.Position.Tensor, 0, 0, tokens.Dim(1), 1))
+	x, balance := m.layers(tokens)
+	return then(x, m.Head.Forward), balance
+}
+
+// Through gives what the stage after this one reads, [B, T, width], and what this
+// one adds to the loss: nil, or a single element.
+func (m *MoE) Through(tokens *tensor.Tensor) (hidden, loss *tensor.Tensor) {
+	hidden, balance := m.layers(tokens)
+	defer balance.Release()
+	if m.Config.Balance > 0 {
+		loss = tensor.Scale(balance, float32(m.Config.Balance))
 	}
+	return hidden, loss
+}
+
+// layers gives the last layer's result, and the balancing loss.
+func (m *MoE) layers(tokens *tensor.Tensor) (x, balance *tensor.Tensor) {
+	x = m.embed(tokens)
 	for i, b := range m.Blocks {
 		if m.Attentions != nil {
 			x = then(x, m.Attentions[i].Forward)
@@ -143,7 +169,18 @@ func (m *MoE) Forward(tokens *tensor.Tensor) (logits, balance *tensor.Tensor) {
 		x, balance = y, add(balance, part)
 	}
 	defer balance.Release()
-	return then(x, m.Head.Forward), tensor.Scale(balance, 1/float32(len(m.Blocks)))
+	return x, tensor.Scale(balance, 1/float32(m.Config.Layers))
+}
+
+func (m *MoE) embed(tokens *tensor.Tensor) *tensor.Tensor {
+	if m.Embed == nil { // the stage before did
+		return tokens.Retain()
+	}
+	x := tensor.Embedding(m.Embed.Tensor, tokens)
+	if m.Position != nil {
+		x = add(x, tensor.Slice(m.Position.Tensor, 0, 0, tokens.Dim(1), 1))
+	}
+	return x
 }
 
 // Loss is the mean cross-entropy of the targets, int32 [B, T], after tokens,

@@ -27,6 +27,10 @@ type Parameter struct {
 	// Expert says that the layer is one expert of several that are spread over
 	// ranks: other ranks have other parameters in place of this one.
 	Expert bool
+
+	// Tied says that the first and the last stage of a pipeline both have the
+	// parameter: its gradient is the sum of theirs.
+	Tied bool
 }
 
 // Piece is what of the array in state files p is.

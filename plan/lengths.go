@@ -87,7 +87,7 @@ func (p *Plan) choices(info device.Info, c train.Config, o Options) ([]train.Cho
 	for _, t := range p.Tried {
 		add(t)
 	}
-	for _, micro := range microBatches(c) {
+	for _, micro := range o.microBatches(c) {
 		if len(list) == mostChoices || slices.ContainsFunc(p.Tried, func(t Trial) bool { return t.Strategy.MicroBatch == micro }) {
 			continue
 		}

@@ -196,8 +196,11 @@ func (p *Plan) add(t Trial) {
 
 // microBatches lists the sizes of micro-batches for a step of c, the greatest
 // first.
-func microBatches(c train.Config) []int {
+func (o Options) microBatches(c train.Config) []int {
 	var ds []int
+	if o.micro > 0 {
+		return []int{o.micro}
+	}
 	if !c.Divisible() {
 		return []int{c.Batch}
 	}

@@ -48,6 +48,7 @@ type Options struct {
 	OnTrial func(Trial)
 
 	steps int // of a trial at most; 0: maxTrialSteps
+	micro int // the size of micro-batches; 0: any
 }
 
 // briefly is o for one of many searches, of which only the best is done again
@@ -86,17 +87,29 @@ func (a Away) times() float64 {
 
 // Search finds, for a step of c on a device with info's properties and
 // capacity, the fastest strategy that fits, by the estimate of time. It
-// returns a *TooSmallError if none does.
+// returns a *TooSmallError if none does. Of a stage of a pipeline it is the one that
+// SearchStages gives.
 func Search(ctx context.Context, info device.Info, c train.Config, o Options) (*Plan, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+	if o.Parallel.Mesh.Pipeline > 1 {
+		all, err := SearchStages(ctx, info, c, o)
+		if err != nil {
+			return nil, err
+		}
+		return all[o.stage()], nil
+	}
+	return search(ctx, info, c, o)
+}
+
+func search(ctx context.Context, info device.Info, c train.Config, o Options) (*Plan, error) {
 	p := &Plan{Step: c.Fingerprint(), Device: info.Name, BudgetBytes: info.Capacity}
 	var err error
 	if p.Plain, err = Try(info, unlimited, c, c.Plain(), o); err != nil {
 		return nil, err
 	}
-	for place, s := range o.outside(c, slices.Min(microBatches(c))) {
+	for place, s := range o.outside(c, slices.Min(o.microBatches(c))) {
 		held, err := heldBytes(info, c, s, o)
 		if err != nil {
 			return nil, err
@@ -172,7 +185,7 @@ func (o Options) outside(c train.Config, micro int) []train.Strategy {
 // leastTrial is of the strategy that leaves the most room for values: with the
 // smallest micro-batches, and the most outside the device that finds room there.
 func leastTrial(info device.Info, c train.Config, o Options) (least Trial, err error) {
-	for _, s := range o.outside(c, slices.Min(microBatches(c))) {
+	for _, s := range o.outside(c, slices.Min(o.microBatches(c))) {
 		t, err := Try(info, unlimited, c, s, o)
 		if err != nil {
 			return t, err
@@ -190,7 +203,7 @@ func (o Options) room(t Trial) bool { return t.AwayBytes <= o.Away.Bytes }
 // fitAny tries micro-batches of every size, the greatest first, with what is at
 // that place in outside's list.
 func (p *Plan) fitAny(ctx context.Context, info device.Info, c train.Config, place int, o Options) error {
-	for _, micro := range microBatches(c) {
+	for _, micro := range o.microBatches(c) {
 		list := o.outside(c, micro)
 		if place >= len(list) {
 			continue
@@ -248,7 +261,9 @@ func (p *program) solve(ctx context.Context, info device.Info, c train.Config, s
 			return int64(best.ReservedBytes), err
 		}
 		free, err := Try(info, unlimited, c, s, o.roughly())
-		return int64(max(free.ReservedBytes, info.Capacity+1)), err
+		over := max(free.ReservedBytes, info.Capacity+1) - info.Capacity
+		each := uint64(o.Parallel.InFlight(o.stage(), c.Batch/s.MicroBatch)) // so many micro-batches keep what one does
+		return int64(info.Capacity + (over+each-1)/each), err
 	}
 	_, err = remat.Solve(ctx, &p.Program, int64(info.Capacity), remat.Options{Work: o.Work, Placed: placed})
 	if err != nil && ignoreNone(err) != nil {
@@ -284,11 +299,11 @@ func ignoreNone(err error) error {
 
 // tooSmall finds the least capacity that the strategy of leastTrial fits with
 // values made again or moved: to a page, or to 1/256 where that is more. It is
-// looked for with two micro-batches, of which all others are repetitions, and
-// then tried with all.
+// looked for with one micro-batch more than are in flight, of which all others are
+// repetitions, and then tried with all.
 func tooSmall(ctx context.Context, info device.Info, c train.Config, o Options) error {
-	few := c
-	few.Batch = min(c.Batch, 2*slices.Min(microBatches(c)))
+	few, micro := c, slices.Min(o.microBatches(c))
+	few.Batch = min(c.Batch, (1+o.Parallel.InFlight(o.stage(), c.Batch/micro))*micro)
 	free, err := leastTrial(info, few, o)
 	if err != nil {
 		return err

@@ -242,37 +242,73 @@ func (t *Tensor) Backward(seed float32) { t.backward(seed, false) }
 func (t *Tensor) BackwardRetain(seed float32) { t.backward(seed, true) }
 
 func (t *Tensor) backward(seed float32, retain bool) {
+	t.recorded()
+	if t.Len() != 1 {
+		fail("Backward from %v: only a single element has a gradient", t)
+	}
+	t.rt.backward([]*Tensor{t}, retain, func() { t.node.result.add(t.rt.Full(seed, t.shape...)) })
+}
+
+// Backward is the method of that name for results of any shape, with the gradient
+// of each: dense, of its shape and type, and a handle that Backward takes over. A
+// result may be a handle on a past alone (Past).
+func Backward(results, gradients []*Tensor) {
+	for i, t := range results {
+		if g := gradients[i]; !slices.Equal(g.shape, t.shape) || g.dtype != t.dtype || !g.dense() {
+			fail("gradient %v of %v", g, t)
+		}
+		t.recorded()
+	}
+	results[0].rt.backward(results, false, func() {
+		for i, t := range results {
+			t.node.result.add(gradients[i])
+		}
+	})
+}
+
+// recorded panics unless an operation made t.
+func (t *Tensor) recorded() {
 	t.use()
 	if t.node == nil {
 		fail("Backward from %v, which no recorded operation made", t)
 	}
-	if t.Len() != 1 {
-		fail("Backward from %v: only a single element has a gradient", t)
-	}
-	rt := t.rt
+}
+
+// backward runs backward from results, whose gradients begin enters.
+func (rt *Runtime) backward(results []*Tensor, retain bool, begin func()) {
 	defer rt.outsideAutocast()()
-	defer rt.endRanges(rt.begin(Range{Kind: BackwardPass, Name: "backward", From: t}))
+	defer rt.endRanges(rt.begin(Range{Kind: BackwardPass, Name: "backward", From: results[0]}))
 	defer func(before bool) { rt.retain = before }(rt.retain)
 	rt.retain = retain
 	rt.NoGrad(func() {
 		rt.WithSaver(nil, func() {
-			g := rt.Full(seed, t.shape...)
-			t.node.result.add(g)
-			rt.run(t.node)
+			begin()
+			rt.run(results)
 		})
 	})
 }
 
-// run works off the nodes under root, the newest first.
-func (rt *Runtime) run(root *node) {
-	ready := &nodeHeap{root}
-	root.refs++ // the heap's hold, so that ending a consumer does not end its inputs
-	root.queued = true
+// run works off the nodes under results, the newest first.
+func (rt *Runtime) run(results []*Tensor) {
+	ready := &nodeHeap{}
+	for _, t := range results {
+		ready.queue(t.node)
+	}
 	for ready.Len() > 0 {
 		n := heap.Pop(ready).(*node)
 		n.queued = false
 		n.step(ready)
 		n.unref()
+	}
+}
+
+// queue enters n, with a hold on it, so that ending a consumer does not end its
+// inputs.
+func (h *nodeHeap) queue(n *node) {
+	if !n.queued {
+		n.queued = true
+		n.refs++
+		heap.Push(h, n)
 	}
 }
 
@@ -291,10 +327,8 @@ func (n *node) step(ready *nodeHeap) {
 	g.Release()
 	rt.endRanges(open)
 	for _, e := range n.inputs {
-		if e.node != nil && !e.node.queued {
-			e.node.queued = true
-			e.node.refs++
-			heap.Push(ready, e.node)
+		if e.node != nil {
+			ready.queue(e.node)
 		}
 	}
 	if !rt.retain {

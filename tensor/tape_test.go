@@ -376,6 +376,8 @@ func TestMisuseIsAnError(t *testing.T) {
 		"was used after its release": func() { x := rt.Full(1, 2); x.Release(); x.Release() },
 		"a second time":              func() { s := tensor.Sum(rt.Full(1, 2).RequireGrad()); s.Backward(1); s.Backward(1) },
 		"only a single element":      func() { tensor.Neg(rt.Full(1, 2).RequireGrad()).Backward(1) },
+		"its value is gone":          func() { tensor.Exp(tensor.Neg(rt.Full(1, 2).RequireGrad()).Past()) },
+		"gradient float32[2] of":     func() { tensor.Backward([]*tensor.Tensor{rt.Full(1, 3)}, []*tensor.Tensor{rt.Full(1, 2)}) },
 		"no recorded operation made": func() { tensor.Sum(rt.Full(1, 2)).Backward(1) },
 		"MatMul of":                  func() { tensor.MatMul(rt.Full(1, 2, 3), rt.Full(1, 2, 3)) },
 		"Reshape of":                 func() { tensor.Reshape(rt.Full(1, 2, 3), 4, -1) },
@@ -477,5 +479,59 @@ func TestOutOfMemoryLeavesNothing(t *testing.T) {
 	}
 	if failed < 10 {
 		t.Errorf("only %d capacities were too small", failed)
+	}
+}
+
+// TestBackwardInParts cuts a program in two, as stages of a pipeline do: the second
+// half begins at a leaf with the first one's result, whose value is let go, and gives
+// its gradient back. Two results of the first half have gradients. The gradients are
+// those of the whole, to the last bit.
+func TestBackwardInParts(t *testing.T) {
+	rt := runtime(t)
+	a := rt.FromFloat32s(trace.Parameter, []float32{1, -2, 3, 0.5, 2, -1}, 2, 3).RequireGrad()
+	b := rt.FromFloat32s(trace.Parameter, []float32{0.3, 1, -1, 2, 0.1, 5}, 2, 3).RequireGrad()
+	first := func() (y, loss *tensor.Tensor) {
+		c := tensor.Mul(a, b)
+		defer c.Release()
+		return tensor.Gelu(c), tensor.Sum(c)
+	}
+	second := func(x *tensor.Tensor) *tensor.Tensor {
+		m := tensor.Mul(x, b)
+		defer m.Release()
+		return tensor.Mean(m)
+	}
+	gradients := func() [][]float32 {
+		defer a.ZeroGrad()
+		defer b.ZeroGrad()
+		return [][]float32{a.Grad().Float32s(), b.Grad().Float32s()}
+	}
+
+	y, part := first()
+	loss := second(y)
+	sum := tensor.Add(loss, part)
+	sum.Backward(0.25)
+	want := gradients()
+	for _, x := range []*tensor.Tensor{y, part, loss, sum} {
+		x.Release()
+	}
+
+	y, part = first()
+	x := y.Detach().RequireGrad()
+	past := y.Past()
+	y.Release()
+	loss = second(x)
+	loss.Backward(0.25)
+	g := x.Grad().Retain()
+	x.Release()
+	seed := rt.Full(0.25)
+	tensor.Backward([]*tensor.Tensor{past, part}, []*tensor.Tensor{g, seed})
+	got := gradients()
+	for i := range want {
+		if !slices.Equal(got[i], want[i]) {
+			t.Errorf("gradient %d is %v, want %v", i, got[i], want[i])
+		}
+	}
+	for _, x := range []*tensor.Tensor{past, part, loss, a, b} {
+		x.Release()
 	}
 }

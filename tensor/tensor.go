@@ -26,7 +26,7 @@ const (
 
 // storage is one block of memory under one or more handles.
 type storage struct {
-	block      *alloc.Block
+	block      *alloc.Block // nil for a past alone
 	refs       int
 	version    int          // counts changes in place
 	persistent bool         // a parameter's: outlives every graph, so that no Saver is asked
@@ -38,6 +38,9 @@ type storage struct {
 // bytes is what its block takes, in units of the allocator's.
 func (st *storage) bytes() int64 {
 	const unit = 512
+	if st.block == nil {
+		return 0
+	}
 	return (int64(st.block.Size()) + unit - 1) / unit * unit
 }
 
@@ -125,6 +128,14 @@ func (t *Tensor) Retain() *Tensor {
 	return t.rt.handle(&c)
 }
 
+// Past gives a handle on t's past alone, which holds none of its memory: backward
+// can begin there (Backward), and the value can't be used.
+func (t *Tensor) Past() *Tensor {
+	t.recorded()
+	t.node.refs++
+	return t.rt.handle(&Tensor{st: &storage{}, dtype: t.dtype, shape: t.shape, strides: denseStrides(t.shape), node: t.node})
+}
+
 // Detach gives a handle on the same array with no past.
 func (t *Tensor) Detach() *Tensor { return t.view(t.shape, t.strides, t.offset) }
 
@@ -150,7 +161,7 @@ func (t *Tensor) drop() {
 	if r := t.rt.recorder(); r != nil {
 		r.dropped(t.st)
 	}
-	if t.st.refs == 0 {
+	if t.st.refs == 0 && t.st.block != nil {
 		if t.st.copied != nil {
 			t.rt.stream.Wait(t.st.copied)
 		}
@@ -269,7 +280,9 @@ func (t *Tensor) Float32s() []float32 {
 
 // ptr is the address of the first element, with their type.
 func (t *Tensor) ptr() kernel.Array {
-	t.use()
+	if t.use(); t.st.block == nil {
+		fail("%v is a past alone: its value is gone", t)
+	}
 	return kernel.Array{Ptr: t.st.block.Ptr(), Type: t.dtype}.From(t.offset)
 }
 

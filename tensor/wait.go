@@ -97,13 +97,26 @@ func (s *Schedule) Validate() error {
 // Follow runs f, which computes one result and its gradients, with values
 // waiting as s says.
 func (rt *Runtime) Follow(s *Schedule, f func()) {
-	defer func(w *waiting) { rt.waiting = w }(rt.waiting)
-	rt.waiting = &waiting{waits: s.Waits, online: s.Online, form: s.AwayAs, fetches: map[int][]*home{}}
+	part, end := rt.Following(s)
+	defer end()
+	part(f)
+}
+
+// Following is Follow for a computation in several parts, between which others
+// run: part runs the next one, and end is called after the last. Until then its
+// values may be let go under Online, also while another computation runs.
+func (rt *Runtime) Following(s *Schedule) (part func(f func()), end func()) {
+	here := &waiting{waits: s.Waits, online: s.Online, form: s.AwayAs, fetches: map[int][]*home{}}
+	end = func() {}
 	if s.Online {
-		defer rt.mem.OnShortage(rt.waiting.evict)()
+		end = rt.mem.OnShortage(here.evict)
 	}
-	f()
-	rt.endDepartures()
+	return func(f func()) {
+		defer func(w *waiting) { rt.waiting = w }(rt.waiting)
+		rt.waiting = here
+		f()
+		rt.endDepartures()
+	}, end
 }
 
 // waiting is a program that runs under a Schedule or a Record.

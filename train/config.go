@@ -119,7 +119,7 @@ func (c Config) rule() nn.Rule {
 // its form leaves out.
 type Strategy struct {
 	MicroBatch int `json:"micro_batch"` // sequences computed at once; divides the batch
-	Recompute  int `json:"recompute"`   // the first so many blocks keep only their input for backward
+	Recompute  int `json:"recompute"`   // the first so many blocks, of a pipeline those of each stage, keep only their input for backward
 
 	// Values says how single values wait for backward: which are made again, which
 	// wait outside the device. It is of a micro-batch; nil: all are kept.

@@ -6,7 +6,6 @@ import (
 
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/nn"
-	"github.com/headroom-go/headroom/tensor"
 )
 
 // Score is what a model came to on a set that it does not learn from.
@@ -93,10 +92,11 @@ func (t *Trainer) judge(arrays []any, rows int) (loss float64, right int, err er
 	var out []float32
 	err = t.rt.Try(func() {
 		t.evaluating(func() {
-			in := t.upload(arrays, 0, t.Strategy.MicroBatch)
-			var y *tensor.Tensor
-			t.casting(func() { y = t.model.rate(in) })
-			release(in)
+			defer t.par.join()
+			y := t.rate(arrays)
+			if y == nil {
+				return
+			}
 			defer y.Release()
 			out = make([]float32, y.Len())
 			y.Download(device.BytesOf(out))
@@ -105,7 +105,7 @@ func (t *Trainer) judge(arrays []any, rows int) (loss float64, right int, err er
 	if err == nil {
 		err = t.rt.Sync()
 	}
-	if err != nil {
+	if err != nil || len(out) == 0 {
 		return 0, 0, err
 	}
 	if len(out) == 1 { // no logits, but the mean loss: classes are two at least

@@ -27,6 +27,11 @@ type model struct {
 	mode *nn.Mode                                 // nil: it computes always alike
 	loss func(in []*tensor.Tensor) *tensor.Tensor // the mean over a micro-batch; in as the fields
 	rate func(in []*tensor.Tensor) *tensor.Tensor // the loss to judge by, or, where it sorts into classes, their logits
+
+	// Of a stage of a pipeline, for which the first of in is what the stage before
+	// gave: the result, [samples, Seq, width], and what it adds to the loss, or nil.
+	through func(in []*tensor.Tensor) (y, loss *tensor.Tensor)
+	width   int
 }
 
 // Field is one array of a batch, of float32 or, with a limit, of int32.
@@ -124,14 +129,15 @@ func (j gpt2) blocks() int     { return j.GPT2.Layers }
 func (j gpt2) arrays() int     { return j.GPT2.Layers }
 func (j gpt2) fields() []Field { return j.textFields(j.GPT2.Vocab) }
 
-func (j gpt2) splits() []string { return []string{axisTensor} }
-
 func (j gpt2) build(b *nn.Builder, around nn.Around) model {
 	m := b.GPT2(j.GPT2)
 	m.Around = around
 	loss := func(in []*tensor.Tensor) *tensor.Tensor { return m.Loss(in[0], in[1]) }
-	return model{Module: m, loss: loss, rate: loss}
+	through := func(in []*tensor.Tensor) (y, loss *tensor.Tensor) { return m.Through(in[0]), nil }
+	return model{Module: m, loss: loss, rate: loss, through: through, width: j.GPT2.Width}
 }
+
+func (j gpt2) splits() []string { return []string{axisPipeline, axisTensor} }
 
 func (j gpt2) architecture() any {
 	return struct {
@@ -159,13 +165,12 @@ func (j moe) blocks() int     { return j.MoE.Layers }
 func (j moe) arrays() int     { return j.MoE.Layers * j.MoE.Experts }
 func (j moe) fields() []Field { return j.textFields(j.MoE.Vocab) }
 
-func (j moe) splits() []string { return []string{axisTensor} }
-
 func (j moe) build(b *nn.Builder, around nn.Around) model {
 	m := b.MoE(j.MoE)
 	m.Around = around
-	return model{Module: m,
-		loss: func(in []*tensor.Tensor) *tensor.Tensor { return m.Loss(in[0], in[1]) },
+	return model{Module: m, width: j.MoE.Width,
+		through: func(in []*tensor.Tensor) (y, loss *tensor.Tensor) { return m.Through(in[0]) },
+		loss:    func(in []*tensor.Tensor) *tensor.Tensor { return m.Loss(in[0], in[1]) },
 		rate: func(in []*tensor.Tensor) *tensor.Tensor { // without the part for balance
 			logits, balance := m.Forward(in[0])
 			defer logits.Release()
@@ -173,6 +178,8 @@ func (j moe) build(b *nn.Builder, around nn.Around) model {
 			return tensor.CrossEntropy(logits, in[1], nn.IgnoreTarget)
 		}}
 }
+
+func (j moe) splits() []string { return []string{axisPipeline, axisTensor} }
 
 func (j moe) architecture() any {
 	return struct {
@@ -198,8 +205,6 @@ func (j masked) fields() []Field {
 	}
 }
 
-func (j masked) splits() []string { return []string{axisTensor} }
-
 func (j masked) build(b *nn.Builder, around nn.Around) model {
 	m := b.MaskedLM(j.BERT)
 	m.Around = around
@@ -210,8 +215,13 @@ func (j masked) build(b *nn.Builder, around nn.Around) model {
 		defer labels.Release()
 		return m.LossAt(nn.BERTInput{Tokens: in[0]}, places, labels)
 	}
-	return model{Module: m, mode: m.Mode, loss: loss, rate: loss}
+	through := func(in []*tensor.Tensor) (y, loss *tensor.Tensor) {
+		return m.BERT.Forward(nn.BERTInput{Tokens: in[0]}), nil
+	}
+	return model{Module: m, mode: m.Mode, loss: loss, rate: loss, through: through, width: j.BERT.Width}
 }
+
+func (j masked) splits() []string { return []string{axisPipeline, axisTensor} }
 
 func (j masked) architecture() any { return j.bert("BertForMaskedLM") }
 
@@ -251,16 +261,17 @@ func (j classifier) fields() []Field {
 	}
 }
 
-func (j classifier) splits() []string { return []string{axisTensor} }
-
 func (j classifier) build(b *nn.Builder, around nn.Around) model {
 	m := b.Classifier(j.BERT, j.Labels)
 	m.Around = around
 	input := func(in []*tensor.Tensor) nn.BERTInput { return nn.BERTInput{Tokens: in[0], Mask: in[1]} }
-	return model{Module: m, mode: m.Mode,
-		loss: func(in []*tensor.Tensor) *tensor.Tensor { return m.Loss(input(in), in[2]) },
-		rate: func(in []*tensor.Tensor) *tensor.Tensor { return m.Forward(input(in)) }}
+	return model{Module: m, mode: m.Mode, width: j.BERT.Width,
+		through: func(in []*tensor.Tensor) (y, loss *tensor.Tensor) { return m.BERT.Forward(input(in)), nil },
+		loss:    func(in []*tensor.Tensor) *tensor.Tensor { return m.Loss(input(in), in[2]) },
+		rate:    func(in []*tensor.Tensor) *tensor.Tensor { return m.Forward(input(in)) }}
 }
+
+func (j classifier) splits() []string { return []string{axisPipeline, axisTensor} }
 
 func (j classifier) architecture() any { return j.bert("BertForSequenceClassification") }
 

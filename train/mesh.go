@@ -61,6 +61,9 @@ func (c Config) Splits(m Mesh) error {
 			return fmt.Errorf("model %s can't be split along the axis %s yet", c.Model, a.Name)
 		}
 	}
+	if m.Pipeline > j.blocks() {
+		return fmt.Errorf("model %s has %d blocks, which %d ranks along %s can't each have some of", c.Model, j.blocks(), m.Pipeline, axisPipeline)
+	}
 	return c.sharesOut(cmp.Or(m.Tensor, 1))
 }
 
@@ -96,9 +99,7 @@ type place struct {
 }
 
 // split is what of a model a rank in that place has.
-func (s place) split() nn.Split {
-	return nn.Split{Tensor: s.tensor, Expert: s.expert, Pipeline: s.pipeline}
-}
+func (s place) split() nn.Split { return nn.Split{Tensor: s.tensor, Expert: s.expert} }
 
 // newPlace makes a rank's groups. All ranks of g call it.
 func newPlace(g dist.Group, m Mesh) (s place, err error) {

@@ -30,7 +30,7 @@ func TestMeshPlaces(t *testing.T) {
 		}
 	}
 	c := Config{Model: "x", GPT2: nn.GPT2Config{Vocab: 1}}
-	if err := c.Splits(Mesh{Pipeline: 2}); err == nil || !strings.Contains(err.Error(), "model x can't be split along the axis pipeline yet") {
+	if err := c.Splits(Mesh{Expert: 2}); err == nil || !strings.Contains(err.Error(), "model x can't be split along the axis expert yet") {
 		t.Errorf("error %v", err)
 	}
 	c.GPT2 = nn.GPT2Config{Vocab: 3, Heads: 4}

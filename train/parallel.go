@@ -68,6 +68,9 @@ type Parallel struct {
 	Mesh   Mesh
 	Shard  Shard
 	Bucket uint64 // bytes of gradients that are reduced together, at least; 0: 16 MiB
+
+	Schedule Schedule // of the ranks along pipeline
+	Chunks   int      // of layers that each of these has, of Interleaved; 0: 2
 }
 
 // Share is the configuration of a part of c: of its batch, what one of so many
@@ -91,6 +94,7 @@ type parallel struct {
 	at     place
 	rt     *tensor.Runtime
 	stream device.Stream // of collectives during backward
+	pipe   *stages       // nil: the rank has all layers
 	pieces []*cut        // of each parameter, in the order of reduction
 	sparse bool          // not every parameter gets a gradient
 
@@ -130,8 +134,11 @@ func newParallel(dev device.Device, p Parallel) (*parallel, error) {
 	if err != nil {
 		return nil, err
 	}
-	stream, err := dev.NewStream()
-	return &parallel{Parallel: p, at: at, stream: stream}, err
+	l := &parallel{Parallel: p, at: at}
+	if l.stream, err = dev.NewStream(); err == nil {
+		l.pipe, err = newStages(dev, at.pipeline, p.Schedule, p.chunks())
+	}
+	return l, err
 }
 
 // place is the rank's place in the mesh.
@@ -151,8 +158,12 @@ func (l *parallel) replicas(p *nn.Parameter) dist.Group {
 }
 
 // once says whether this is the one of the ranks along tensor that a parameter
-// which all of them have counts on; a box counts on each.
+// which all of them have counts on; a box counts on each. What the first and the
+// last stage have counts on the first.
 func (l *parallel) once(p *nn.Parameter) bool {
+	if p.Tied && l.at.pipeline.Rank() > 0 {
+		return false
+	}
 	return l.at.tensor == nil || l.at.tensor.Rank() == 0 || p.Whole != nil
 }
 
@@ -167,7 +178,9 @@ func (l *parallel) take(rt *tensor.Runtime, m nn.Module, sparse bool) {
 	if l == nil {
 		return
 	}
-	l.rt, l.sparse = rt, sparse
+	if l.rt, l.sparse = rt, sparse; l.pipe != nil {
+		l.pipe.rt = rt
+	}
 	names := map[*tensor.Tensor]*nn.Parameter{} // the first of each
 	all, size := m.Parameters(), uint64(0)
 	for _, p := range all {
@@ -342,6 +355,7 @@ func (l *parallel) eachGroup(f func(g dist.Group)) {
 func (l *parallel) pay() error {
 	return l.rt.Try(func() {
 		defer l.join()
+		l.pipe.pay()
 		for l.due > 0 {
 			if l.next == len(l.buckets) {
 				l.next = 0
@@ -397,6 +411,7 @@ func (l *parallel) join() {
 		return
 	}
 	l.rt.Stream().Wait(l.stream.Record())
+	l.pipe.join()
 	l.open, l.pending = false, pending{}
 }
 
@@ -412,6 +427,7 @@ func (l *parallel) ready() {
 			c.part.SetGrad(g.Part(c.lo, c.hi))
 		}
 	}
+	l.sumTied()
 }
 
 // dropUnused takes zeros away that stand for the gradient of a parameter which
@@ -528,13 +544,16 @@ func (l *parallel) failure(err error) error {
 // seed tells the random choices of places apart; those of the first are a lone
 // trainer's. Ranks along tensor draw the same, since dropout of what all of them
 // have must drop the same on each; a layer that has only its box of something must
-// tell its choices apart itself. Stages of a pipeline draw the same numbers, too,
-// for other layers.
+// tell its choices apart itself.
 func (l *parallel) seed() uint64 {
 	if l == nil {
 		return 0
 	}
-	return uint64(l.at.replicas.Rank()) << 32
+	seed := uint64(l.at.replicas.Rank()) << 32
+	if l.pipe != nil {
+		seed |= uint64(l.pipe.group.Rank()) << 48
+	}
+	return seed
 }
 
 // forget gives up the parts of a model that could not be built.
@@ -554,7 +573,7 @@ func (l *parallel) close() error {
 			c.part.Release()
 		}
 	}
-	return l.stream.Close()
+	return errors.Join(l.stream.Close(), l.pipe.close())
 }
 
 // buf is a dense tensor's memory.

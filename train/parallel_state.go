@@ -53,6 +53,9 @@ func (l *parallel) whole(mine Score, n int) (Score, error) {
 	}
 	sums := []float32{float32(mine.Loss * float64(mine.Samples)), float32(mine.Accuracy * float64(mine.Samples))}
 	err := l.agreeIn(l.at.replicas, dist.Sum, sums...)
+	if l.pipe != nil && err == nil { // the last stage has it
+		err = l.agreeIn(l.pipe.group, dist.Sum, sums...)
+	}
 	return Score{n, float64(sums[0]) / float64(n), float64(sums[1]) / float64(n)}, err
 }
 
@@ -71,10 +74,10 @@ func (l *parallel) batch(arrays []any) []any {
 }
 
 // sameSteps says if ranks differ in how many micro-batches a step has, where
-// each one's gradients are reduced, and where they compute layers together also in
-// what they recompute.
+// each one's gradients are reduced, or where it goes from rank to rank, and where
+// they compute layers together also in what they recompute.
 func (l *parallel) sameSteps(s Strategy) error {
-	if l == nil || l.Shard < ShardGradients && l.at.tensor == nil {
+	if l == nil || l.Shard < ShardGradients && l.pipe == nil && l.at.tensor == nil {
 		return nil
 	}
 	micro, blocks := float32(s.MicroBatch), float32(s.Recompute)
@@ -83,7 +86,7 @@ func (l *parallel) sameSteps(s Strategy) error {
 		return err
 	}
 	if most[0] != -most[1] || l.at.tensor != nil && most[2] != -most[3] {
-		return l.failure(fmt.Errorf("ranks have micro-batches of %v to %v samples and recompute %v to %v blocks: where gradients or layers are shared out they must have the same, so give them devices of one size", -most[1], most[0], -most[3], most[2]))
+		return l.failure(fmt.Errorf("ranks have micro-batches of %v to %v samples and recompute %v to %v blocks: where gradients or layers are shared out, and in a pipeline, they must have the same, so give them devices of one size", -most[1], most[0], -most[3], most[2]))
 	}
 	return nil
 }

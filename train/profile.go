@@ -30,7 +30,7 @@ type modules interface {
 // annotated runs a step as a range, with the name that PyTorch's profiler
 // gives to steps, and tells of its modules.
 func (r *Run) annotated(step func() (Result, error), to modules) (result Result, err error) {
-	if hooks := nn.HooksOf(r.Trainer.model.Module); hooks != nil {
+	if hooks := nn.HooksOf(r.Trainer.stages[0].Module); hooks != nil {
 		defer func(before nn.Hooks) { *hooks = before }(*hooks)
 		hooks.Before = func(name string, _ nn.Module, _ *tensor.Tensor) { to.Enter(name) }
 		hooks.After = func(string, nn.Module, *tensor.Tensor, *tensor.Tensor) { to.Leave() }

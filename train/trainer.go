@@ -26,7 +26,8 @@ type Trainer struct {
 	side   device.Stream // of copies to and from memory outside the device; nil without
 	mem    *alloc.Allocator
 	job    job
-	model  model
+	model  model   // all that this trainer has
+	stages []model // the same, cut where there is a pipeline
 	opt    *nn.Optimizer
 	fields []Field
 	par    *parallel // nil: this trainer computes alone
@@ -66,7 +67,7 @@ func NewParallel(dev device.Device, c Config, s Strategy, p Parallel) (*Trainer,
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(c.Allows(s), c.Splits(p.Mesh)); err != nil {
+	if err := errors.Join(c.Allows(s), c.Splits(p.Mesh), p.Check(c)); err != nil {
 		return nil, err
 	}
 	if p.Group != nil && s.StateAway {
@@ -81,7 +82,7 @@ func NewParallel(dev device.Device, c Config, s Strategy, p Parallel) (*Trainer,
 		return nil, errors.Join(err, mem.Close())
 	}
 	t := &Trainer{Config: c, Strategy: s, mem: mem, rt: tensor.New(mem, stream), fields: c.Fields(), seq: c.Seq, ladders: map[int]ladder{},
-		losses: make([]float32, c.Batch), norm: make([]float32, 1), precision: nn.NewPrecision(c.Precision)}
+		losses: make([]float32, c.Batch*p.chunks()), norm: make([]float32, 1), precision: nn.NewPrecision(c.Precision)}
 	if t.par, err = newParallel(dev, p); err != nil {
 		return nil, t.abandon(err)
 	}
@@ -97,7 +98,10 @@ func (t *Trainer) build() {
 	t.job, _ = t.Config.job()
 	b := nn.NewBuilder(t.rt, t.Config.Seed)
 	b.Split = t.par.place().split()
-	t.model = t.job.build(b, t.around)
+	t.stages = t.par.pipeline().build(b, func() model { return t.job.build(b, t.around) })
+	if t.model = t.stages[0]; len(t.stages) > 1 {
+		t.model.Module = joined(t.stages)
+	}
 	t.par.take(t.rt, t.model, t.Config.MoE != (nn.MoEConfig{}))
 	if t.opt = new(nn.Optimizer); !t.Strategy.StateAway { // else UseStore makes it
 		t.opt = t.optimizer(t.par.updated(t.model.Parameters()))
@@ -180,8 +184,17 @@ func (t *Trainer) At(seq int, s Strategy) error {
 // Steps is the number of steps done.
 func (t *Trainer) Steps() int { return t.opt.Steps }
 
-// Parameters is the number of the model's parameters.
-func (t *Trainer) Parameters() int { return nn.Count(t.model) }
+// Parameters is the number of the model's parameters, also of those that other
+// stages of a pipeline have.
+func (t *Trainer) Parameters() (n int) {
+	if t.par.pipeline() == nil {
+		return nn.Count(t.model)
+	}
+	if err := t.Config.outline(func(whole *Trainer) error { n = whole.Parameters(); return nil }); err != nil {
+		panic("train: " + err.Error()) // the device has no limit, and a part of the model is there
+	}
+	return n
+}
 
 // Memory is where the trainer's memory comes from.
 func (t *Trainer) Memory() *alloc.Allocator { return t.mem }
@@ -216,14 +229,15 @@ func (t *Trainer) Step(batch ...any) (Result, error) {
 // meanLoss is that of all targets of the batch, of ranks the mean.
 func (t *Trainer) meanLoss() (sum float64, err error) {
 	for i, l := range t.losses {
-		sum += float64(l) * float64(t.counts[i]) / float64(t.counted)
+		sum += float64(l) * float64(t.counts[i%len(t.counts)]) / float64(t.counted)
 	}
+	sum /= float64(len(t.stages))
 	if t.par == nil {
 		return sum, nil
 	}
 	loss := []float32{float32(sum)}
 	err = t.par.agree(dist.Mean, loss...)
-	return float64(loss[0]), err
+	return t.par.pipe.loss(float64(loss[0])), err
 }
 
 // attempt runs the step with strategy s. When it fails, the model is that of
@@ -244,8 +258,10 @@ func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
 		}
 		t.rt.Range("optimizer", func() { t.update(r.Rate) })
 		for i, loss := range losses { // only now, since the host waits for them
-			loss.Download(device.BytesOf(t.losses[i : i+1]))
-			loss.Release()
+			if t.losses[i] = 0; loss != nil {
+				loss.Download(device.BytesOf(t.losses[i : i+1]))
+				loss.Release()
+			}
 		}
 	})
 	nn.ZeroGrad(t.model)
@@ -315,7 +331,11 @@ func (f Field) check(array any) error {
 // gives their losses.
 func (t *Trainer) gradients(s Strategy, batch []any) []*tensor.Tensor {
 	t.divide(batch, t.Config.Batch/s.MicroBatch)
-	losses := make([]*tensor.Tensor, len(t.losses))
+	micros := len(t.counts)
+	if t.par.pipeline() != nil {
+		return t.flow(s.Values, batch, 0, micros, micros)
+	}
+	losses := make([]*tensor.Tensor, micros)
 	for i := range losses {
 		if s.Values == nil {
 			losses[i] = t.microBatch(batch, i)
@@ -330,9 +350,9 @@ func (t *Trainer) gradients(s Strategy, batch []any) []*tensor.Tensor {
 func (t *Trainer) microBatch(batch []any, i int) *tensor.Tensor {
 	t.outside.begin(i, i == len(t.losses)-1)
 	t.par.begin(i == len(t.losses)-1)
-	in := t.upload(batch, i, t.Config.Batch/len(t.losses))
-	loss := t.forward(in)
-	loss.Backward(t.precision.Seed() * float32(t.counts[i]) / float32(t.counted))
+	in := t.upload(batch, i, t.Config.Batch/len(t.losses), nil)
+	loss := t.forward(t.model, in)
+	loss.Backward(t.weight(i))
 	release(in) // only now: recompute in backward needs some of them again
 	t.par.end()
 	return loss
@@ -340,9 +360,10 @@ func (t *Trainer) microBatch(batch []any, i int) *tensor.Tensor {
 
 // divide makes a batch so many micro-batches, and counts the targets of each that
 // are not to be left out: so much of the batch's loss is the micro-batch's, which is
-// a mean itself. Where all count, the parts are equal.
+// a mean itself. Where all count, the parts are equal. Each of the stages that this
+// trainer has gives a loss for each micro-batch.
 func (t *Trainer) divide(batch []any, micros int) {
-	t.losses, t.counts, t.counted = t.losses[:micros], make([]int, micros), 0
+	t.losses, t.counts, t.counted = t.losses[:micros*len(t.stages)], make([]int, micros), 0
 	targets := batch[len(batch)-1].([]int32)
 	for i := range t.counts {
 		for _, v := range targets[i*len(targets)/micros : (i+1)*len(targets)/micros] {
@@ -356,6 +377,11 @@ func (t *Trainer) divide(batch []any, micros int) {
 	t.par.expect(micros)
 }
 
+// weight is what the i-th micro-batch's gradients are multiplied with.
+func (t *Trainer) weight(i int) float32 {
+	return t.precision.Seed() * float32(t.counts[i]) / float32(t.counted)
+}
+
 // Record computes the gradients of a batch as Step does, without an update,
 // and records the last micro-batch; begun is told of its operations.
 func (t *Trainer) Record(begun func(op int), batch ...any) (r *tensor.Record, err error) {
@@ -363,16 +389,17 @@ func (t *Trainer) Record(begun func(op int), batch ...any) (r *tensor.Record, er
 		return nil, err
 	}
 	t.divide(batch, t.Config.Batch/t.Strategy.MicroBatch)
+	micros := len(t.counts)
 	for i, b := range t.buffers() {
 		b.Download(device.BytesOf(t.before[i]))
 	}
 	err = t.rt.Try(func() {
 		defer t.par.join()
-		last := len(t.losses) - 1
+		last := micros - 1
 		for i := range last {
-			t.microBatch(batch, i).Release()
+			release(t.oneMicroBatch(batch, i))
 		}
-		r = t.rt.Record(begun, func() { t.microBatch(batch, last).Release() })
+		r = t.rt.Record(begun, func() { release(t.oneMicroBatch(batch, last)) })
 	})
 	nn.ZeroGrad(t.model)
 	t.par.zeroGrad()
@@ -380,17 +407,30 @@ func (t *Trainer) Record(begun func(op int), batch ...any) (r *tensor.Record, er
 	return r, errors.Join(err, t.restoreBuffers())
 }
 
+// oneMicroBatch is microBatch, on all stages that this trainer has.
+func (t *Trainer) oneMicroBatch(batch []any, i int) []*tensor.Tensor {
+	if t.par.pipeline() != nil {
+		return t.flow(nil, batch, i, i+1, len(t.losses)/len(t.stages))
+	}
+	return []*tensor.Tensor{t.microBatch(batch, i)}
+}
+
 // forward gives the loss of a micro-batch: the place for all that holds in the
 // forward pass alone.
-func (t *Trainer) forward(in []*tensor.Tensor) (loss *tensor.Tensor) {
-	t.rt.Range("forward", func() { t.casting(func() { loss = t.model.loss(in) }) })
+func (t *Trainer) forward(m model, in []*tensor.Tensor) (loss *tensor.Tensor) {
+	t.rt.Range("forward", func() { t.casting(func() { loss = m.loss(in) }) })
 	return loss
 }
 
-// upload copies the i-th micro-batch of arrays, of m samples, to the device.
-func (t *Trainer) upload(arrays []any, i, m int) []*tensor.Tensor {
+// upload copies the i-th micro-batch of arrays, of m samples, to the device; x, if
+// not nil, is there in the place of the first.
+func (t *Trainer) upload(arrays []any, i, m int, x *tensor.Tensor) []*tensor.Tensor {
 	var in []*tensor.Tensor
 	for k, f := range t.fields {
+		if k == 0 && x != nil {
+			in = append(in, x)
+			continue
+		}
 		shape := append([]int{m}, f.Shape...)
 		from, to := i*m*f.len(), (i+1)*m*f.len()
 		if f.Below == 0 {
@@ -420,7 +460,9 @@ func (f Field) strided(numbers []int32) []int32 {
 
 func release(ts []*tensor.Tensor) {
 	for _, x := range ts {
-		x.Release()
+		if x != nil {
+			x.Release()
+		}
 	}
 }
 

@@ -46,7 +46,7 @@ or --rates, by what operations were measured to take.`,
 	cmd.Flags().IntVar(&f.image, "image", 0, "height and width of images (default by model: resnet-mini 28, others 224)")
 	cmd.Flags().IntVar(&f.classes, "classes", 0, "how many classes there are (default by model: resnet-mini 10, other resnets 1000, bert 2)")
 	fl := cmd.Flags()
-	fl.StringVar(&f.devices, "devices", "", "`DEVICES` to spread the step over, as for train, such as 4xnull:8GiB: the plan is of the first rank's")
+	fl.StringVar(&f.devices, "devices", "", "`DEVICES` to spread the step over, as for train, such as 4xnull:8GiB: the plan is of the first rank's, or of every stage's")
 	f.mesh.add(fl)
 	fl.Var(&f.shard, "shard", "what each of several ranks keeps only a part of: nothing, state or gradients")
 	fl.StringVar(&f.out, "out", "", "`FILE` to write the plan to, for train --plan and headroom diff")
@@ -111,17 +111,17 @@ func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
 func (j *planFlags) spread(c *train.Config) (p train.Parallel, err error) {
 	ranks := splitDevices(j.devices)
 	if len(ranks) == 0 {
-		_, err := j.mesh.share(*c, 1)
+		_, err := j.mesh.share(*c, 1, j.shard.Shard)
 		return p, err
 	}
 	if j.batch.auto || j.calibrate || j.maxBatch || j.maxSeq || j.out != "" {
 		return p, usagef("--devices answers how a step of a given batch fits, and how --curve runs")
 	}
-	if *c, err = j.mesh.share(*c, len(ranks)); err != nil {
+	if *c, err = j.mesh.share(*c, len(ranks), j.shard.Shard); err != nil {
 		return p, err
 	}
 	j.device = ranks[0]
-	return train.Parallel{Group: dist.Null(0, len(ranks)), Mesh: j.mesh.Mesh, Shard: j.shard.Shard}, nil
+	return j.mesh.parallel(dist.Null(0, len(ranks)), j.shard.Shard), nil
 }
 
 // answer is what was asked about a step of c.
@@ -139,6 +139,10 @@ func (j *planFlags) answer(ctx context.Context, info device.Info, c train.Config
 			err = atomicfile.Write(j.svg, func(w io.Writer) error { return plan.WriteCurve(w, points) })
 		}
 		return j.show(w, points, err, func(p *page) error { return writeCurve(p, points) })
+	}
+	if j.mesh.Pipeline > 1 {
+		stages, err := plan.SearchStages(ctx, info, c, o)
+		return j.show(w, stages, err, func(to *page) error { return writeStages(to, stages) })
 	}
 	p, err := plan.Search(ctx, info, c, o)
 	if err == nil && j.out != "" {
@@ -177,6 +181,18 @@ func writeCurve(p *page, points []plan.Trial) error {
 }
 
 func percent(x, of float64) string { return fmt.Sprintf("%.1f %%", 100*x/of) }
+
+// writeStages shows the choice for each stage of a pipeline.
+func writeStages(p *page, stages []*plan.Plan) error {
+	p.line(plain, "device  %s, %s each", stages[0].Device, bytesText(stages[0].BudgetBytes))
+	rows := [][]string{{"stage", "strategy", "peak", "reserved", "flops a step", "estimate"}}
+	for i, s := range stages {
+		t := s.Chosen
+		rows = append(rows, []string{fmt.Sprint(i), t.Description, size.Format(t.PeakBytes), size.Format(t.ReservedBytes), fmt.Sprintf("%.3g", float64(t.Flops)), fmt.Sprintf("%.2f s", t.Seconds)})
+	}
+	p.table("rlllll", rows...)
+	return p.err
+}
 
 // writePlan shows what was tried, the choice marked.
 func writePlan(p *page, of *plan.Plan) error {

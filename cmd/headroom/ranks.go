@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,7 +25,7 @@ import (
 type seat struct {
 	device string
 	group  dist.Group
-	mesh   train.Mesh
+	mesh   meshFlags
 	shard  train.Shard
 	here   int // ranks on this machine, as far as is known
 }
@@ -41,7 +42,7 @@ func (s seat) ranks() int {
 
 // parallel is how the rank trains.
 func (s seat) parallel() train.Parallel {
-	return train.Parallel{Group: s.group, Mesh: s.mesh, Shard: s.shard}
+	return s.mesh.parallel(s.group, s.shard)
 }
 
 // planned is parallel for plans.
@@ -63,20 +64,38 @@ type ranksFlags struct {
 	mpi     *dist.MPI // once started
 }
 
-// meshFlags are how the ranks are laid out.
-type meshFlags struct{ train.Mesh }
+// meshFlags are how the ranks are laid out, and what those along pipeline do.
+type meshFlags struct {
+	train.Mesh
+	schedule scheduleFlag
+	chunks   int
+}
 
 func (m *meshFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&m.Tensor, "tensor", 1, "`N` ranks share out every layer's matrices")
 	f.IntVar(&m.Pipeline, "pipeline", 1, "`N` ranks have each a part of the layers")
 	f.IntVar(&m.Expert, "expert", 1, "`N` ranks share out the experts")
+	f.Var(&m.schedule, "schedule", "in which order the ranks of --pipeline compute micro-batches: 1f1b, gpipe or interleaved")
+	f.IntVar(&m.chunks, "chunks", 2, "`N` parts of the layers that each rank of --pipeline has, with --schedule interleaved")
+}
+
+// parallel is how a rank of g trains.
+func (m meshFlags) parallel(g dist.Group, shard train.Shard) train.Parallel {
+	p := train.Parallel{Group: g, Mesh: m.Mesh, Shard: shard, Schedule: m.schedule.Schedule}
+	if p.Schedule == train.Interleaved {
+		p.Chunks = m.chunks
+	}
+	return p
 }
 
 // share is what one place of so many ranks computes of c.
-func (m meshFlags) share(c train.Config, ranks int) (train.Config, error) {
+func (m meshFlags) share(c train.Config, ranks int, shard train.Shard) (train.Config, error) {
 	places, err := m.Places(ranks)
 	if err == nil {
 		err = c.Splits(m.Mesh)
+	}
+	if err == nil {
+		err = m.parallel(nil, shard).Check(c)
 	}
 	if err != nil {
 		return c, usageError{fmt.Errorf("--tensor %d --pipeline %d --expert %d: %w", m.Tensor, m.Pipeline, m.Expert, err)}
@@ -85,6 +104,28 @@ func (m meshFlags) share(c train.Config, ranks int) (train.Config, error) {
 		return c, usageError{err}
 	}
 	return c, nil
+}
+
+// scheduleFlag is the order in which stages compute.
+type scheduleFlag struct{ train.Schedule }
+
+var scheduleNames = []string{"1f1b", "gpipe", "interleaved"}
+
+func (s *scheduleFlag) String() string { return scheduleNames[s.Schedule] }
+func (s *scheduleFlag) Type() string   { return "ORDER" }
+
+func (s *scheduleFlag) Set(text string) error {
+	i, err := oneOf(scheduleNames, text)
+	s.Schedule = train.Schedule(i)
+	return err
+}
+
+// oneOf is the place of text among names.
+func oneOf(names []string, text string) (int, error) {
+	if i := slices.Index(names, text); i >= 0 {
+		return i, nil
+	}
+	return 0, fmt.Errorf("%q is none of %s", text, strings.Join(names, ", "))
 }
 
 // shardFlag is what each rank keeps only a part of.
@@ -96,13 +137,9 @@ func (s *shardFlag) String() string { return shardNames[s.Shard] }
 func (s *shardFlag) Type() string   { return "WHAT" }
 
 func (s *shardFlag) Set(text string) error {
-	for i, name := range shardNames {
-		if name == text {
-			s.Shard = train.Shard(i)
-			return nil
-		}
-	}
-	return fmt.Errorf("%q is none of %s", text, strings.Join(shardNames, ", "))
+	i, err := oneOf(shardNames, text)
+	s.Shard = train.Shard(i)
+	return err
 }
 
 // patience is how long a rank waits in a collective for another one that lives.
@@ -121,14 +158,14 @@ func (f *ranksFlags) seats(ctx context.Context, alone string) ([]seat, error) {
 			devices = []string{alone}
 		}
 		g, err := f.join(ctx, w)
-		return []seat{{devices[w.local%len(devices)], g, f.mesh.Mesh, f.shard.Shard, w.here}}, err
+		return []seat{{devices[w.local%len(devices)], g, f.mesh, f.shard.Shard, w.here}}, err
 	}
 	if len(devices) < 2 {
 		return []seat{{device: strings.Join(append(devices, alone)[:1], "")}}, nil
 	}
 	var seats []seat
 	for i, g := range dist.Local(len(devices), dist.Options{Patience: patience}) {
-		seats = append(seats, seat{devices[i], g, f.mesh.Mesh, f.shard.Shard, len(devices)})
+		seats = append(seats, seat{devices[i], g, f.mesh, f.shard.Shard, len(devices)})
 	}
 	return seats, nil
 }

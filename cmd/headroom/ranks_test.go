@@ -136,6 +136,10 @@ func TestPlanForRanks(t *testing.T) {
 		}
 		least = p.Chosen.PeakBytes
 	}
+	status, stdout, stderr := headroom("plan", "--batch", "8", "--seq", "64", "--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "gpipe")
+	if lines := strings.Split(strings.TrimSpace(stdout), "\n"); status != 0 || len(lines) != 4 || !strings.HasPrefix(strings.TrimSpace(lines[3]), "1  micro-batches of ") {
+		t.Errorf("status %d: %s\n%s", status, stdout, stderr)
+	}
 	for _, c := range []struct {
 		want string
 		args []string
@@ -144,6 +148,9 @@ func TestPlanForRanks(t *testing.T) {
 		{"normalises over the whole batch", []string{"--model", "resnet-mini", "--devices", "2xnull:1GiB"}},
 		{"--devices answers", []string{"--devices", "2xnull:1GiB", "--max-batch"}},
 		{"4 ranks can't be laid out as pipeline 3 × expert 1 × tensor 1", []string{"--devices", "4xnull:1GiB", "--pipeline", "3"}},
+		{"has 4 blocks, which 5 ranks along pipeline", []string{"--model", "gpt2-nano", "--devices", "5xnull:1GiB", "--pipeline", "5"}},
+		{"which can't be 6 chunks", []string{"--model", "gpt2-nano", "--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "interleaved", "--chunks", "3"}},
+		{`"zigzag" is none of 1f1b, gpipe, interleaved`, []string{"--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "zigzag"}},
 		{"1 ranks can't be laid out", []string{"--device", "null:1GiB", "--tensor", "2"}},
 		{"model resnet-mini can't be split along the axis tensor yet", []string{"--model", "resnet-mini", "--devices", "2xnull:1GiB", "--tensor", "2"}},
 	} {

@@ -351,7 +351,7 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	if err := f.findBatch(ctx, dev.Info(), &c, stderr); err != nil {
 		return train.Summary{}, err
 	}
-	share, err := f.mesh.share(c, f.seat.ranks())
+	share, err := f.mesh.share(c, f.seat.ranks(), f.shard.Shard)
 	if err != nil {
 		return train.Summary{}, err
 	}

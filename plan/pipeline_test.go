@@ -1,0 +1,112 @@
+package plan_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/dist"
+	"github.com/headroom-go/headroom/internal/invariant"
+	"github.com/headroom-go/headroom/nn"
+	"github.com/headroom-go/headroom/plan"
+	"github.com/headroom-go/headroom/train"
+)
+
+// TestStagesPredictedIsMeasured: the peak of each stage is what its plan says, where
+// all fits and where little does, under every schedule.
+func TestStagesPredictedIsMeasured(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
+	}
+	all := families()
+	all["gpt2"] = config(nn.GPT2Config{Vocab: 256, Context: 64, Width: 64, Layers: 4, Heads: 4}, 8, 64)
+	kinds := map[string]bool{}
+	var mu sync.Mutex
+	for _, v := range []struct {
+		name, budget string
+		ranks        int
+		p            train.Parallel
+	}{
+		{"gpt2", "host:64MiB", 4, train.Parallel{Mesh: train.Mesh{Pipeline: 4}}},
+		{"gpt2", "host:4MiB", 2, train.Parallel{Mesh: train.Mesh{Pipeline: 2}, Schedule: train.GPipe}},
+		{"gpt2", "host:4MiB", 4, train.Parallel{Mesh: train.Mesh{Pipeline: 2}, Shard: train.ShardGradients}},
+		{"gpt2", "host:4MiB", 2, train.Parallel{Mesh: train.Mesh{Pipeline: 2}, Schedule: train.Interleaved, Shard: train.ShardState}},
+		{"moe", "host:64MiB", 2, train.Parallel{Mesh: train.Mesh{Pipeline: 2}}},
+		{"masked", "host:64MiB", 2, train.Parallel{Mesh: train.Mesh{Pipeline: 2}}},
+	} {
+		places, err := v.p.Mesh.Places(v.ranks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := all[v.name].Share(places)
+		if err != nil {
+			t.Fatal(err)
+		}
+		eachRank(t, v.ranks, v.budget, v.p, func(dev device.Device, of train.Parallel) error {
+			o := quick
+			o.Parallel = of
+			o.Parallel.Group = dist.Null(of.Group.Rank(), v.ranks)
+			p, err := plan.Search(context.Background(), dev.Info(), c, o)
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			kinds[p.Chosen.Description] = true
+			mu.Unlock()
+			return steps(dev, c, p.Chosen.Strategy, of, func(tr *train.Trainer) {
+				s := tr.Memory().Stats()
+				if s.PeakLive != p.Chosen.PeakBytes || s.PeakReserved != p.Chosen.ReservedBytes {
+					t.Errorf("%+v, rank %d (%s): measured peak %d and reserved %d, predicted %d and %d", v, of.Group.Rank(),
+						p.Chosen.Description, s.PeakLive, s.PeakReserved, p.Chosen.PeakBytes, p.Chosen.ReservedBytes)
+				}
+			})
+		})
+	}
+	if len(kinds) < 3 {
+		t.Errorf("%d different strategies were chosen: %v", len(kinds), kinds)
+	}
+	t.Log(kinds)
+}
+
+// TestStageMemory compares what stages keep of micro-batches with the formulas, for
+// A bytes that a rank keeps of one: GPipe m·A, 1F1B min(m, p−rank)·A, and interleaved
+// (1+(p−1−2·rank)/(p·v))·p·A. Beside that a message may be on its way in each
+// direction, and one that arrived early.
+func TestStageMemory(t *testing.T) {
+	const stages, micros, micro = 4, 8, 2
+	c := config(nn.GPT2Config{Vocab: 256, Context: 64, Width: 64, Layers: 8, Heads: 4}, micro, 64)
+	message := 4 * micro * c.Seq * c.GPT2.Width
+	peak := func(s train.Schedule, stage, batch int) int {
+		c := c
+		c.Batch = batch
+		dev, err := device.OpenNull(device.NullOptions{Capacity: 1 << 34, Virtual: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		bytes, p := 0, train.Parallel{Group: dist.Null(stage, stages), Mesh: train.Mesh{Pipeline: stages}, Schedule: s}
+		err = steps(dev, c, train.Strategy{MicroBatch: micro}, p, func(tr *train.Trainer) {
+			for _, row := range tr.Memory().Stats().Table() {
+				if row.Name == "activation_peak_bytes" {
+					bytes = int(row.Value)
+				}
+			}
+		})
+		if err := errors.Join(err, dev.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return bytes
+	}
+	for stage := range stages {
+		one := peak(train.GPipe, stage, micro)
+		each := peak(train.GPipe, stage, 3*micro) - peak(train.GPipe, stage, 2*micro)
+		for s, want := range map[train.Schedule]float64{train.GPipe: micros, train.OneFOneB: float64(min(micros, stages-stage)), train.Interleaved: stages + (stages-1-2*float64(stage))/2} {
+			got := peak(s, stage, micros*micro)
+			if over := float64(got-one) - (want-1)*float64(each); over < -2*float64(message) || over > 4*float64(message) {
+				t.Errorf("schedule %d, stage %d: %d bytes of activations, of one micro-batch %d and %d more of each, want %v of them (over by %.0f, a message has %d)", s, stage, got, one, each, want, over, message)
+			}
+			t.Logf("rank %d, schedule %d: %d bytes, %.2f times what one micro-batch keeps; the formula says %.2f", stage, s, got, 1+float64(got-one)/float64(each), want)
+		}
+	}
+}
