@@ -73,17 +73,24 @@ func TestRanksPredictedIsMeasured(t *testing.T) {
 	all := families()
 	delete(all, "resnet")
 	all["gpt2"] = config(nn.GPT2Config{Vocab: 256, Context: 64, Width: 64, Layers: 4, Heads: 4}, 16, 64)
+	all["experts"] = all["moe"]
 	kinds := map[string]bool{}
 	var mu sync.Mutex
 	for i, name := range slices.Sorted(maps.Keys(all)) {
 		for shard := train.ShardNothing; shard <= train.ShardGradients; shard++ {
 			ranks := 2 + 2*((i+int(shard))%2)
+			var mesh train.Mesh
+			if name == "experts" {
+				if mesh.Expert = 2; shard == train.ShardNothing {
+					continue
+				}
+			}
 			c, err := all[name].Share(ranks)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, budget := range []string{"host:64MiB", "host:6MiB"} {
-				eachRank(t, ranks, budget, train.Parallel{Shard: shard, Bucket: 100_000}, func(dev device.Device, of train.Parallel) error {
+				eachRank(t, ranks, budget, train.Parallel{Shard: shard, Mesh: mesh, Bucket: 100_000}, func(dev device.Device, of train.Parallel) error {
 					o := quick
 					o.Parallel = of
 					o.Parallel.Group = dist.Null(of.Group.Rank(), ranks)

@@ -152,10 +152,11 @@ func (j moe) check() error {
 	return errors.Join(j.learns(NextToken), j.MoE.Validate())
 }
 
-func (j moe) context() int    { return j.MoE.Context }
-func (j moe) blocks() int     { return j.MoE.Layers }
-func (j moe) arrays() int     { return j.MoE.Layers * j.MoE.Experts }
-func (j moe) fields() []Field { return j.textFields(j.MoE.Vocab) }
+func (j moe) context() int     { return j.MoE.Context }
+func (j moe) blocks() int      { return j.MoE.Layers }
+func (j moe) arrays() int      { return j.MoE.Layers * j.MoE.Experts }
+func (j moe) fields() []Field  { return j.textFields(j.MoE.Vocab) }
+func (j moe) splits() []string { return []string{axisExpert} }
 
 func (j moe) build(b *nn.Builder, around nn.Around) model {
 	m := b.MoE(j.MoE)

@@ -61,6 +61,9 @@ func (c Config) Splits(m Mesh) error {
 			return fmt.Errorf("model %s can't be split along the axis %s yet", c.Model, a.Name)
 		}
 	}
+	if m.Expert > 1 {
+		return c.MoE.SplitExperts(m.Expert)
+	}
 	return nil
 }
 
@@ -81,6 +84,10 @@ type place struct {
 func (s place) split() nn.Split {
 	return nn.Split{Tensor: s.tensor, Expert: s.expert, Pipeline: s.pipeline}
 }
+
+// together says whether other ranks compute a part of this one's samples, or of its
+// part of the model, so that all must come to the same parts in the same order.
+func (s place) together() bool { return s.pipeline != nil || s.expert != nil || s.tensor != nil }
 
 // newPlace makes a rank's groups. All ranks of g call it.
 func newPlace(g dist.Group, m Mesh) (s place, err error) {
@@ -108,5 +115,16 @@ func newPlace(g dist.Group, m Mesh) (s place, err error) {
 	if s.expert != nil {
 		s.data = along(axisData)
 	}
+	if err == nil && s.expert == s.replicas && s.expert != nil { // tokens go on one stream while gradients are reduced on another
+		s.expert, err = s.replicas.Sub("experts", everyRank(s.replicas)...)
+	}
 	return s, err
+}
+
+func everyRank(g dist.Group) []int {
+	ranks := make([]int, g.Size())
+	for i := range ranks {
+		ranks[i] = i
+	}
+	return ranks
 }

@@ -43,7 +43,8 @@ import (
 // A rank whose memory runs out can't try again alone, as the others wait for its
 // gradients. It gives them zeros for those that it owes; before the update all
 // ranks agree on whether memory ran out on one, and then all go a rung down.
-// Any other failure of a rank fails the job.
+// Any other failure of a rank fails the job, and so does this one where ranks compute
+// a model together.
 
 // Shard says of what each rank keeps only a part.
 type Shard uint8
@@ -331,8 +332,12 @@ func (l *parallel) eachGroup(f func(g dist.Group)) {
 }
 
 // pay gives the others zeros for the gradients that this rank, whose memory ran
-// out, owes them: of its own nothing is left.
-func (l *parallel) pay() error {
+// out, owes them: of its own nothing is left. Where they wait for its part of the
+// model, too, it fails the job.
+func (l *parallel) pay(short error) error {
+	if l.at.together() {
+		return l.failure(fmt.Errorf("the step can't be tried again with less, since others compute the model together with this rank: %w", short))
+	}
 	return l.rt.Try(func() {
 		defer l.join()
 		for l.due > 0 {

@@ -35,6 +35,12 @@ func (l *parallel) share(s Set) Set {
 	return subset{s, n * at / places, n * (at + 1) / places}
 }
 
+// most is the number of samples that a rank evaluates at most, of n.
+func (l *parallel) most(n int) int {
+	places, _ := l.places()
+	return (n + places - 1) / places
+}
+
 // subset is a part of a set.
 type subset struct {
 	Set
@@ -70,18 +76,24 @@ func (l *parallel) batch(arrays []any) []any {
 	return mine
 }
 
-// sameSteps says if ranks differ in how many micro-batches a step has, where
-// each one's gradients are reduced.
-func (l *parallel) sameSteps(micro int) error {
-	if l == nil || l.Shard < ShardGradients {
+// sameSteps says if ranks differ in the micro-batches of a step, where each one's
+// gradients are reduced, or in what they recompute, where they do so together.
+func (l *parallel) sameSteps(s Strategy) error {
+	if l == nil || l.Shard < ShardGradients && !l.at.together() {
 		return nil
 	}
-	most := []float32{float32(micro), -float32(micro)}
+	if !l.at.together() {
+		s.Recompute = 0
+	}
+	most := []float32{float32(s.MicroBatch), -float32(s.MicroBatch), float32(s.Recompute), -float32(s.Recompute)}
 	if err := l.agree(dist.Max, most...); err != nil {
 		return err
 	}
 	if most[0] != -most[1] {
-		return l.failure(fmt.Errorf("ranks have micro-batches of %v to %v samples: where gradients are sharded they must have the same, so give them devices of one size", -most[1], most[0]))
+		return l.failure(fmt.Errorf("ranks have micro-batches of %v to %v samples: where gradients are sharded, or ranks compute a model together, they must have the same, so give them devices of one size", -most[1], most[0]))
+	}
+	if most[2] != -most[3] {
+		return l.failure(fmt.Errorf("ranks recompute %v to %v blocks: where they compute a model together they must recompute the same, so give them devices of one size", -most[3], most[2]))
 	}
 	return nil
 }

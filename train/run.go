@@ -185,7 +185,7 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 		return Outcome{}, errors.Join(err, r.release())
 	}
 	defer func() { err = errors.Join(err, metrics.Close(), r.release()) }()
-	if err := r.Trainer.par.sameSteps(r.Trainer.Strategy.MicroBatch); err != nil {
+	if err := r.Trainer.par.sameSteps(r.Trainer.Strategy); err != nil {
 		return Outcome{}, err
 	}
 	c := r.Trainer.Job()

@@ -229,7 +229,7 @@ func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
 	nn.ZeroGrad(t.model)
 	t.par.zeroGrad()
 	if !known && !t.Strict && errors.Is(err, device.ErrOutOfMemory) {
-		if short = err; t.par.pay() == nil {
+		if short = err; t.par.pay(err) == nil {
 			short, err = t.par.outcome(err), nil
 		}
 		nn.ZeroGrad(t.model)
