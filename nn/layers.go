@@ -14,8 +14,12 @@ type Builder struct {
 	Mode  *Mode  // the same; training to begin with
 	Split Split  // which part of the model this rank has
 
-	rt   *tensor.Runtime
-	seed uint64
+	// Made, if not nil, is told of each parameter when it has its initial values.
+	Made func(p *Parameter)
+
+	rt     *tensor.Runtime
+	seed   uint64
+	expert bool // what is made belongs to an expert that other ranks have others of
 }
 
 // NewBuilder gives a builder of parameters on rt.
@@ -52,19 +56,24 @@ func (b *Builder) Constant(name string, v float32, shape ...int) *Parameter {
 // Buffer gives an array with all elements equal to v that collects no
 // gradient but is a part of the model's state.
 func (b *Builder) Buffer(name string, v float32, shape ...int) *Parameter {
+	defer func(made func(*Parameter)) { b.Made = made }(b.Made)
+	b.Made = nil
 	p := b.Constant(name, v, shape...)
 	defer p.Release()
 	return &Parameter{Name: name, Tensor: p.Detach()}
 }
 
 func (b *Builder) fill(name string, next func() float32, shape ...int) *Parameter {
-	p := &Parameter{Name: name, Tensor: b.rt.Parameter(shape...)}
+	p := &Parameter{Name: name, Tensor: b.rt.Parameter(shape...), Expert: b.expert}
 	if b.rt.Holds() {
 		data := make([]float32, p.Len())
 		for i := range data {
 			data[i] = next()
 		}
 		p.Set(data)
+	}
+	if b.Made != nil {
+		b.Made(p)
 	}
 	return p
 }

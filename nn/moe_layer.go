@@ -31,15 +31,13 @@ type Expert struct {
 func (b *Builder) MoELayer(name string, c MoEConfig) *MoELayer {
 	first, end := b.Split.experts(c)
 	l := &MoELayer{Gate: b.LinearNoBias(name+".gate", c.Width, c.Experts, 0.02), first: first, ranks: b.Split.Expert, config: c, place: b.place(name)}
+	b.expert = l.ranks != nil
+	defer func() { b.expert = false }()
 	for i := first; i < end; i++ {
 		at := fmt.Sprintf("%s.experts.%d", name, i)
-		e := &Expert{place: b.place(at),
+		l.Experts = append(l.Experts, &Expert{place: b.place(at),
 			Up:   b.Linear(at+".0", c.Width, c.Hidden, 0.02),
-			Down: b.Linear(at+".2", c.Hidden, c.Width, projectionStd(c.Layers))}
-		for _, p := range e.Parameters() {
-			p.Expert = l.ranks != nil
-		}
-		l.Experts = append(l.Experts, e)
+			Down: b.Linear(at+".2", c.Hidden, c.Width, projectionStd(c.Layers))})
 	}
 	return l
 }

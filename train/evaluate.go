@@ -132,7 +132,7 @@ func (t *Trainer) evaluating(f func()) {
 		m.Training = false
 		defer func() { m.Training = true }()
 	}
-	t.rt.NoGrad(f)
+	t.par.reading("evaluation", func() { t.rt.NoGrad(f) })
 }
 
 // crossEntropy is that of a label under logits, with the most probable class.

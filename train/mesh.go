@@ -85,10 +85,6 @@ func (s place) split() nn.Split {
 	return nn.Split{Tensor: s.tensor, Expert: s.expert, Pipeline: s.pipeline}
 }
 
-// together says whether other ranks compute a part of this one's samples, or of its
-// part of the model, so that all must come to the same parts in the same order.
-func (s place) together() bool { return s.pipeline != nil || s.expert != nil || s.tensor != nil }
-
 // newPlace makes a rank's groups. All ranks of g call it.
 func newPlace(g dist.Group, m Mesh) (s place, err error) {
 	axes, err := m.axes(g.Size())

@@ -1,7 +1,10 @@
 package train
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"hash/crc32"
 
 	"github.com/headroom-go/headroom/dist"
 )
@@ -76,24 +79,39 @@ func (l *parallel) batch(arrays []any) []any {
 	return mine
 }
 
+// together says whether ranks wait for each other within a step, and not for
+// gradients alone: all must come to the same parts of the program in the same order.
+func (l *parallel) together() bool {
+	return l.at.pipeline != nil || l.at.expert != nil || l.at.tensor != nil || l.Shard == ShardParameters
+}
+
 // sameSteps says if ranks differ in the micro-batches of a step, where each one's
-// gradients are reduced, or in what they recompute, where they do so together.
+// gradients are reduced; in what they recompute, where they do so together; or in
+// anything, where they gather weights for all that is read.
 func (l *parallel) sameSteps(s Strategy) error {
-	if l == nil || l.Shard < ShardGradients && !l.at.together() {
+	if l == nil || l.Shard < ShardGradients && !l.together() {
 		return nil
 	}
-	if !l.at.together() {
-		s.Recompute = 0
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
 	}
-	most := []float32{float32(s.MicroBatch), -float32(s.MicroBatch), float32(s.Recompute), -float32(s.Recompute)}
+	const mantissa = 24 // bits that float32 keeps
+	sum := float32(crc32.ChecksumIEEE(text) >> (32 - mantissa))
+	most := []float32{float32(s.MicroBatch), -float32(s.MicroBatch), float32(s.Recompute), -float32(s.Recompute), sum, -sum}
 	if err := l.agree(dist.Max, most...); err != nil {
 		return err
 	}
-	if most[0] != -most[1] {
-		return l.failure(fmt.Errorf("ranks have micro-batches of %v to %v samples: where gradients are sharded, or ranks compute a model together, they must have the same, so give them devices of one size", -most[1], most[0]))
+	switch {
+	case most[0] != -most[1]:
+		err = fmt.Errorf("ranks have micro-batches of %v to %v samples: where gradients or weights are sharded, or ranks compute a model together, they must have the same, so give them devices of one size", -most[1], most[0])
+	case l.together() && most[2] != -most[3]:
+		err = fmt.Errorf("ranks recompute %v to %v blocks: where they compute a model together, or weights are sharded, they must recompute the same, so give them devices of one size", -most[3], most[2])
+	case l.Shard == ShardParameters && most[4] != -most[5]:
+		err = errors.New("ranks have different plans of what is kept and what is made again: where weights are sharded they must have the same, so give them devices of one size")
 	}
-	if most[2] != -most[3] {
-		return l.failure(fmt.Errorf("ranks recompute %v to %v blocks: where they compute a model together they must recompute the same, so give them devices of one size", -most[3], most[2]))
+	if err != nil {
+		return l.failure(err)
 	}
 	return nil
 }

@@ -92,7 +92,7 @@ func (t *Trainer) build() {
 	defer t.mem.SetSink(nil, 0) // stacks are recorded for what lives as long as the run
 	t.job, _ = t.Config.job()
 	b := nn.NewBuilder(t.rt, t.Config.Seed)
-	b.Split = t.par.place().split()
+	b.Split, b.Made = t.par.place().split(), t.par.adopt(t.rt)
 	t.model = t.job.build(b, t.around)
 	t.par.take(t.rt, t.model, t.Config.MoE != (nn.MoEConfig{}))
 	if t.opt = new(nn.Optimizer); !t.Strategy.StateAway { // else UseStore makes it

@@ -88,7 +88,7 @@ func (m meshFlags) share(c train.Config, ranks int) (train.Config, error) {
 // shardFlag is what each rank keeps only a part of.
 type shardFlag struct{ train.Shard }
 
-var shardNames = []string{"nothing", "state", "gradients"}
+var shardNames = []string{"nothing", "state", "gradients", "parameters"}
 
 func (s *shardFlag) String() string { return shardNames[s.Shard] }
 func (s *shardFlag) Type() string   { return "WHAT" }
