@@ -23,6 +23,7 @@ var spreadExperts = []struct {
 	again         bool // recompute
 }{
 	{2, 2, train.ShardState, 4, false}, {4, 4, train.ShardGradients, 1, true}, {4, 2, train.ShardState, 1, true}, {4, 2, train.ShardNothing, 2, false},
+	{4, 2, train.ShardParameters, 2, true},
 }
 
 // TestSpreadExperts: ranks that share the experts out have the losses of one

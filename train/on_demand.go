@@ -10,21 +10,21 @@ import (
 
 // Weights of which each rank keeps a part (ShardParameters, stage 3 of ZeRO).
 //
-// A whole parameter is put together when an operation reads it, in forward, in a
-// second run and in backward, and its memory is free again after that. A training
-// step reads its parameters in the same order each time. The first pass finds the order
-// out, and gathers each parameter when it is read. It is then cut into units, of at
-// least as many bytes as a bucket. Where the first parameter of a unit is read,
-// what only units before it have read goes, and the next unit is gathered, on the stream of
-// collectives, while this one is computed with:
+// A whole parameter has memory while operations read it: in forward, in backward and
+// in second runs. A program reads its parameters in the same order each time. The
+// first pass finds the order out, and gathers each parameter when it is read. Then
+// the order is cut into units, of at least as many bytes as a bucket. Where the first
+// parameter of a unit is read, what neither this unit nor the next one has goes, and
+// the next one is gathered, on the stream of collectives, while this one is computed
+// with:
 //
-//	reads    wte wpe | ln_1 c_attn … | ln_1 c_attn … | ln_f wte | c_proj …
-//	there            |  unit in use  |  being gathered
+//	order    wte wpe ln_1 | c_attn c_proj | ln_2 c_fc | c_proj … ln_f wte | c_proj …
+//	         gone         | in use        | coming    | not there yet
 //
-// So two units are there, and the last few parameters of the one before, which the
-// operation in progress may read. It is all the same for parameters that are read in
-// several places, as GPT-2's embedding. A pass that departs from the order goes on
-// as a first one does.
+// The last few parameters that were read stay, too, since the operation in progress
+// may read them. A parameter that is read in several places, as GPT-2's embedding, is
+// in the order several times. A pass that departs from the order goes on as a first
+// one does.
 //
 // All ranks gather the same in the same order: they run the same program, with the
 // same strategy, on values of the same sizes.
@@ -51,14 +51,17 @@ type pass struct {
 	lost  bool  // the program departed from the order
 }
 
-// adopt is told of each parameter as it is made: from now on this rank has its part
-// of it alone.
+// adopt is told of each parameter as it is made: from then on this rank has its part
+// of it alone, unless it has no replicas.
 func (l *parallel) adopt(rt *tensor.Runtime) func(p *nn.Parameter) {
 	if l == nil || l.Shard < ShardParameters {
 		return nil
 	}
 	l.rt, l.lender = rt, &lender{l: l, passes: map[string]*pass{}}
 	return func(p *nn.Parameter) {
+		if l.replicas(p).Size() == 1 {
+			return
+		}
 		c := l.slice(p)
 		l.cuts[p.Tensor] = c
 		l.lender.keep(c)

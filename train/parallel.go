@@ -205,9 +205,9 @@ func (l *parallel) slice(p *nn.Parameter) *cut {
 	c := &cut{param: p, group: l.replicas(p)}
 	c.lo, c.hi = dist.Part(p.Len(), c.group.Size(), c.group.Rank())
 	_, room := dist.Part(p.Len(), c.group.Size(), 0) // all ranks take what the first one needs, so that their plans are the same
-	switch l.Shard {
-	case ShardNothing:
-	case ShardParameters:
+	switch {
+	case l.Shard == ShardNothing:
+	case l.Shard == ShardParameters && c.group.Size() > 1:
 		c.part = &nn.Parameter{Name: p.Name, Tensor: l.rt.ParameterPart(c.hi-c.lo, room)}
 	default:
 		c.part = &nn.Parameter{Name: p.Name, Tensor: p.Part(c.lo, c.hi, room)}

@@ -158,7 +158,8 @@ func (t *Trainer) UseStore(s tensor.Store, host device.Device) error {
 // Steps is the number of steps done.
 func (t *Trainer) Steps() int { return t.opt.Steps }
 
-// Parameters is the number of the model's parameters.
+// Parameters is the number of the model's parameters, of a model that is split of
+// those of this rank's part.
 func (t *Trainer) Parameters() int { return nn.Count(t.model) }
 
 // Memory is where the trainer's memory comes from.
