@@ -15,8 +15,12 @@ type Builder struct {
 	Mode  *Mode  // the same; training to begin with
 	Split Split  // which part of the model this rank has
 
-	rt   *tensor.Runtime
-	seed uint64
+	// Made, if not nil, is told of each parameter when it has its initial values.
+	Made func(p *Parameter)
+
+	rt     *tensor.Runtime
+	seed   uint64
+	expert bool // what is made belongs to an expert that other ranks have others of
 }
 
 // NewBuilder gives a builder of parameters on rt.
@@ -61,6 +65,8 @@ func (b *Builder) constant(name string, v float32, s share, shape ...int) *Param
 // Buffer gives an array with all elements equal to v that collects no
 // gradient but is a part of the model's state.
 func (b *Builder) Buffer(name string, v float32, shape ...int) *Parameter {
+	defer func(made func(*Parameter)) { b.Made = made }(b.Made)
+	b.Made = nil
 	p := b.Constant(name, v, shape...)
 	defer p.Release()
 	return &Parameter{Name: name, Tensor: p.Detach()}
@@ -70,25 +76,29 @@ func (b *Builder) Buffer(name string, v float32, shape ...int) *Parameter {
 // this rank has its share.
 func (b *Builder) fill(name string, next func() float32, s share, shape ...int) *Parameter {
 	p := b.empty(name, s, shape)
-	if !b.rt.Holds() {
-		return p
+	if b.rt.Holds() {
+		p.Set(drawn(p.Piece(), next))
 	}
-	data, piece, at := make([]float32, p.Len()), p.Piece(), 0
-	skip := func(n int) {
-		for range n {
+	if b.Made != nil {
+		b.Made(p)
+	}
+	return p
+}
+
+// drawn are a piece's elements where next gives those of the whole array in turn.
+func drawn(piece safetensors.Piece, next func() float32) []float32 {
+	data, at := make([]float32, piece.Len()), 0
+	_ = safetensors.Overlap(safetensors.Box(piece.Whole, nil, piece.Whole), piece, func(from, to, n int) error { // from grows
+		for ; at < from; at++ {
 			next()
 		}
-	}
-	_ = safetensors.Overlap(safetensors.Box(piece.Whole, nil, piece.Whole), piece, func(from, to, n int) error { // from grows
-		skip(from - at)
 		for i := range n {
 			data[to+i] = next()
 		}
-		at = from + n
+		at += n
 		return nil
 	})
-	p.Set(data)
-	return p
+	return data
 }
 
 // Linear is y = x·Wᵀ + b with W [out, in], the layout of PyTorch's Linear, or

@@ -4,14 +4,17 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/tensor"
 )
 
-// MoELayer is a router and its experts.
+// MoELayer is a router and its experts, or those that this rank has of them.
 type MoELayer struct {
 	Gate    *Linear
 	Experts []*Expert
 
+	first  int        // the number of the first expert
+	ranks  dist.Group // that have the others; nil for none
 	config MoEConfig
 	place
 }
@@ -23,11 +26,15 @@ type Expert struct {
 	place
 }
 
-// MoELayer gives a layer of c.Experts experts.
+// MoELayer gives a layer of c.Experts experts, which a Split.Expert spreads over its
+// ranks. It panics where they don't divide (MoEConfig.SplitExperts).
 func (b *Builder) MoELayer(name string, c MoEConfig) *MoELayer {
-	l := &MoELayer{Gate: b.LinearNoBias(name+".gate", c.Width, c.Experts, 0.02), config: c, place: b.place(name)}
-	for e := range c.Experts {
-		at := fmt.Sprintf("%s.experts.%d", name, e)
+	first, end := b.Split.experts(c)
+	l := &MoELayer{Gate: b.LinearNoBias(name+".gate", c.Width, c.Experts, 0.02), first: first, ranks: b.Split.Expert, config: c, place: b.place(name)}
+	b.expert = l.ranks != nil
+	defer func() { b.expert = false }()
+	for i := first; i < end; i++ {
+		at := fmt.Sprintf("%s.experts.%d", name, i)
 		l.Experts = append(l.Experts, &Expert{place: b.place(at),
 			Up:   b.Linear(at+".0", c.Width, c.Hidden, 0.02),
 			Down: b.Linear(at+".2", c.Hidden, c.Width, projectionStd(c.Layers))})
@@ -73,7 +80,8 @@ func (l *MoELayer) forward(x *tensor.Tensor, i int, around Around) (y, balance *
 	probs := then(l.Gate.Forward(flat), tensor.Softmax)
 	defer probs.Release()
 	r := l.route(probs, l.groups(x))
-	all := around.run(i, flat, func(h *tensor.Tensor) *tensor.Tensor { return l.experts(h, r.rows) })
+	t := l.traffic(x.Runtime(), r.rows)
+	all := around.run(i, flat, func(h *tensor.Tensor) *tensor.Tensor { return l.experts(h, r.rows, t) })
 	defer all.Release()
 	out := l.combine(all, probs, r)
 	defer out.Release()
@@ -103,13 +111,21 @@ func (l *MoELayer) route(probs *tensor.Tensor, groups int) routing {
 }
 
 // experts gives the results of all experts, one after the other.
-func (l *MoELayer) experts(h *tensor.Tensor, rows [][]int32) *tensor.Tensor {
+func (l *MoELayer) experts(h *tensor.Tensor, rows [][]int32, t *traffic) *tensor.Tensor {
+	if t != nil {
+		return l.spread(h, rows, t)
+	}
 	var results []*tensor.Tensor
 	for e, tokens := range rows {
 		if len(tokens) > 0 {
 			results = append(results, then(pick(h, tokens, len(tokens)), l.Experts[e].Forward))
 		}
 	}
+	return joined(results)
+}
+
+// joined gives results one after the other, and releases them.
+func joined(results []*tensor.Tensor) *tensor.Tensor {
 	all := tensor.Concat(0, results...)
 	for _, r := range results {
 		r.Release()

@@ -51,7 +51,7 @@ func NewOptimizer(params []*Parameter, r Rule) *Optimizer {
 func (o *Optimizer) Step(lr float64, scale *tensor.Tensor) {
 	o.Steps++
 	for i, p := range o.params {
-		if p.Grad() != nil {
+		if p.Len() > 0 && p.Grad() != nil {
 			o.rule(p).update(p.Tensor, o.states[i], step{lr, o.Steps, scale})
 			if o.OnUpdate != nil {
 				o.OnUpdate(p)

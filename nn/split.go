@@ -73,12 +73,12 @@ type share struct{ dim, parts int }
 // empty makes a parameter that is this rank's share of an array.
 func (b *Builder) empty(name string, s share, shape []int) *Parameter {
 	if b.Split.Tensor == nil || s.parts == 0 {
-		return &Parameter{Name: name, Tensor: b.rt.Parameter(shape...)}
+		return &Parameter{Name: name, Tensor: b.rt.Parameter(shape...), Expert: b.expert}
 	}
 	lo, hi := b.own(shape[s.dim] / s.parts)
 	at, box := make([]int, len(shape)), slices.Clone(shape)
 	at[s.dim], box[s.dim] = lo, s.parts*(hi-lo)
-	return &Parameter{Name: name, Tensor: b.rt.Parameter(box...), Whole: shape, At: at, Parts: s.parts}
+	return &Parameter{Name: name, Tensor: b.rt.Parameter(box...), Whole: shape, At: at, Parts: s.parts, Expert: b.expert}
 }
 
 // cutting is how a linear layer is cut.

@@ -73,17 +73,24 @@ func TestRanksPredictedIsMeasured(t *testing.T) {
 	all := families()
 	delete(all, "resnet")
 	all["gpt2"] = config(nn.GPT2Config{Vocab: 256, Context: 64, Width: 64, Layers: 4, Heads: 4}, 16, 64)
+	all["experts"] = all["moe"]
 	kinds := map[string]bool{}
 	var mu sync.Mutex
 	for i, name := range slices.Sorted(maps.Keys(all)) {
-		for shard := train.ShardNothing; shard <= train.ShardGradients; shard++ {
+		for shard := train.ShardNothing; shard <= train.ShardParameters; shard++ {
 			ranks := 2 + 2*((i+int(shard))%2)
+			var mesh train.Mesh
+			if name == "experts" {
+				if mesh.Expert = 2; shard%2 == 0 {
+					continue
+				}
+			}
 			c, err := all[name].Share(ranks)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, budget := range []string{"host:64MiB", "host:6MiB"} {
-				eachRank(t, ranks, budget, train.Parallel{Shard: shard, Bucket: 100_000}, func(dev device.Device, of train.Parallel) error {
+				eachRank(t, ranks, budget, train.Parallel{Shard: shard, Mesh: mesh, Bucket: 100_000}, func(dev device.Device, of train.Parallel) error {
 					o := quick
 					o.Parallel = of
 					o.Parallel.Group = dist.Null(of.Group.Rank(), ranks)
@@ -116,6 +123,8 @@ func TestRanksPredictedIsMeasured(t *testing.T) {
 //	nothing    4P + 4P + 8P
 //	state      4P + 4P + 8P/N
 //	gradients  4P + 4P/N + 8P/N, and the gradients of two buckets while they are reduced
+//	parameters 4P/N + 4P/N + 8P/N, and the gradients and the weights of two buckets; the four
+//	           weights read last may belong to the bucket before
 func TestShardedMemory(t *testing.T) {
 	const bucket = 200 << 10
 	c := config(nn.GPT2Config{Vocab: 512, Context: 64, Width: 128, Layers: 4, Heads: 4}, 4, 16)
@@ -124,7 +133,7 @@ func TestShardedMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for shard := train.ShardNothing; shard <= train.ShardGradients; shard++ {
+		for shard := train.ShardNothing; shard <= train.ShardParameters; shard++ {
 			eachRank(t, n, "host:64MiB", train.Parallel{Shard: shard, Bucket: bucket}, func(dev device.Device, p train.Parallel) error {
 				return steps(dev, share, share.Plain(), p, func(tr *train.Trainer) {
 					params := float64(4 * tr.Parameters())
@@ -133,9 +142,14 @@ func TestShardedMemory(t *testing.T) {
 						want["optimizer_state"] /= float64(n)
 					}
 					slack := map[string]float64{}
-					if shard == train.ShardGradients {
+					const two = 2 * (bucket + 4*512*128) // a bucket ends with the array that fills it
+					if shard >= train.ShardGradients {
 						want["gradient"] /= float64(n)
-						slack["gradient"] = 2 * (bucket + 4*512*128) // a bucket ends with the array that fills it
+						slack["gradient"] = two
+					}
+					if shard == train.ShardParameters {
+						want["parameter"] /= float64(n)
+						slack["parameter"] = two + 4*512*128
 					}
 					for _, row := range tr.Memory().Stats().Table() {
 						for name, w := range want {

@@ -88,6 +88,11 @@ func (rt *Runtime) recast(d DType, operands []**Tensor) (release func()) {
 // of it is the parameter.
 func (rt *Runtime) castParameter(t *Tensor, d DType) *Tensor {
 	c := &rt.casts
+	if t.st.use != nil { // its memory goes, and so does the cast's
+		h := t.converted(d)
+		h.leaf, h.master = t.leaf, t
+		return h
+	}
 	p, ok := c.found[t.leaf]
 	if !ok || p.version != t.st.version || p.dtype != d || p.prev == nil {
 		p = paramCopy{t.converted(d), t.st.version}

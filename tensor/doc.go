@@ -76,6 +76,12 @@
 // value's type. Autocast is a property of forward; backward and the second run
 // of a checkpoint follow from what was on there.
 //
+// # Several devices
+//
+// Where devices compute one program together, Together is an operation that they
+// all take part in. A parameter of which each keeps a part (Part, ParameterPart) can
+// have memory only while it is read (OnDemand).
+//
 // # Looking inside
 //
 // An Observer is told of every operation, its backward, and the program's own

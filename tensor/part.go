@@ -20,14 +20,34 @@ func (t *Tensor) Ptr() device.Ptr { return t.ptr().Ptr }
 
 // Part gives elements lo up to but not including hi of t, which is dense, in
 // their order in memory, as a leaf of one dimension: it shares t's memory, and
-// has a gradient of its own (SetGrad).
-func (t *Tensor) Part(lo, hi int) *Tensor {
+// has a gradient of its own (SetGrad). What is made for it has room for so many
+// elements at least: so devices with parts of different sizes need as much memory.
+func (t *Tensor) Part(lo, hi, room int) *Tensor {
 	if !t.dense() || lo < 0 || hi < lo || hi > t.Len() {
 		fail("elements %d to %d of %v (dense: %v)", lo, hi, t, t.dense())
 	}
 	p := t.view([]int{hi - lo}, []int{1}, t.offset+lo)
 	p.leaf = &slot{rt: t.rt, dtype: t.dtype, shape: p.shape, purpose: trace.Gradient}
+	p.room = room
 	return p
+}
+
+// ParameterPart is a Part, of n elements with undefined content, that has memory of
+// its own.
+func (rt *Runtime) ParameterPart(n, room int) *Tensor {
+	whole := rt.Parameter(max(n, room))
+	defer whole.Release()
+	return whole.Part(0, n, room)
+}
+
+// EmptyGrad gives memory for the gradient of t, a Part, with undefined content.
+func (t *Tensor) EmptyGrad() *Tensor { return t.forPart(trace.Gradient) }
+
+// forPart gives an array of t's shape and type, with room as t says.
+func (t *Tensor) forPart(p trace.Purpose) *Tensor {
+	whole := t.rt.Empty(t.dtype, p, max(t.Len(), t.room))
+	defer whole.Release()
+	return whole.view(t.shape, denseStrides(t.shape), 0)
 }
 
 // NeedGrad gives t, a leaf without a gradient, one of zeros.
@@ -50,9 +70,12 @@ func (t *Tensor) SetGrad(g *Tensor) {
 	if t.leaf == nil || g.Len() != t.Len() || g.dtype != t.dtype || !g.dense() {
 		fail("gradient %v of %v", g, t)
 	}
-	if t.leaf.grad == nil {
+	switch {
+	case t.leaf.grad == nil:
 		t.leaf.set(g)
-		return
+	case t.Len() == 0:
+		g.Release()
+	default:
+		t.leaf.add(g)
 	}
-	t.leaf.add(g)
 }

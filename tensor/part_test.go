@@ -55,7 +55,7 @@ func TestPart(t *testing.T) {
 	rt := runtime(t)
 	p := rt.Parameter(2, 3)
 	p.Set([]float32{0, 1, 2, 3, 4, 5})
-	part := p.Part(2, 5)
+	part := p.Part(2, 5, 0)
 	if got := part.Float32s(); !slices.Equal(got, []float32{2, 3, 4}) || part.Ptr() != p.Ptr()+8 {
 		t.Errorf("the part is %v at %d of %d", got, part.Ptr(), p.Ptr())
 	}
@@ -76,7 +76,7 @@ func TestPart(t *testing.T) {
 	part.ZeroGrad()
 	p.ZeroGrad()
 	release(part, p)
-	for name, f := range map[string]func(){"range": func() { rt.Parameter(4).Part(3, 5) }, "gradient": func() { rt.Parameter(4).SetGrad(rt.Full(0, 5)) }} {
+	for name, f := range map[string]func(){"range": func() { rt.Parameter(4).Part(3, 5, 0) }, "gradient": func() { rt.Parameter(4).SetGrad(rt.Full(0, 5)) }} {
 		if err := rt.Try(f); err == nil {
 			t.Errorf("a wrong %s was taken", name)
 		}

@@ -26,7 +26,8 @@ const (
 
 // storage is one block of memory under one or more handles.
 type storage struct {
-	block      *alloc.Block // nil for a past alone
+	block      *alloc.Block // nil for a past alone, and for a parameter on demand that nobody reads
+	use        func()       // of a parameter on demand, before each access; nil for others
 	refs       int
 	version    int          // counts changes in place
 	persistent bool         // a parameter's: outlives every graph, so that no Saver is asked
@@ -52,6 +53,8 @@ type Tensor struct {
 	shape   []int // never changed once set, so that handles share it
 	strides []int // elements
 	offset  int   // elements from the start of the storage
+
+	room int // elements that there is memory for in what is made for a Part, at least
 
 	node *node // the operation that made it; nil where no gradient flows
 	leaf *slot // its own gradient, for leaves that ask for one
@@ -165,7 +168,9 @@ func (t *Tensor) drop() {
 		if t.st.copied != nil {
 			t.rt.stream.Wait(t.st.copied)
 		}
-		t.st.block.Free()
+		if t.st.block != nil {
+			t.st.block.Free()
+		}
 	}
 	if n := t.node; n != nil {
 		n.unref()
@@ -244,8 +249,9 @@ func (t *Tensor) String() string { return fmt.Sprintf("%s%v", t.dtype, t.shape) 
 // is dense. src must stay unchanged until the stream has passed it.
 func (t *Tensor) Upload(src []byte) {
 	t.whole("Upload", len(src))
+	to := t.ptr().Ptr
 	t.st.version++
-	t.rt.stream.Upload(t.ptr().Ptr, src)
+	t.rt.stream.Upload(to, src)
 }
 
 // Download queues a copy of t, which is dense, into dst, which holds it after
@@ -280,7 +286,11 @@ func (t *Tensor) Float32s() []float32 {
 
 // ptr is the address of the first element, with their type.
 func (t *Tensor) ptr() kernel.Array {
-	if t.use(); t.st.block == nil {
+	t.use()
+	if t.st.use != nil {
+		t.st.use()
+	}
+	if t.st.block == nil {
 		fail("%v is a past alone: its value is gone", t)
 	}
 	return kernel.Array{Ptr: t.st.block.Ptr(), Type: t.dtype}.From(t.offset)

@@ -27,8 +27,9 @@ const (
 func NewStates(p *Tensor, n int) []*Tensor {
 	states := make([]*Tensor, n)
 	for i := range states {
-		states[i] = p.rt.Empty(Float32, trace.OptimizerState, p.shape...)
-		kernel.Fill(p.rt.stream, states[i].ptr(), p.Len(), 0)
+		if states[i] = p.forPart(trace.OptimizerState); p.Len() > 0 {
+			kernel.Fill(p.rt.stream, states[i].ptr(), p.Len(), 0)
+		}
 	}
 	return states
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/headroom-go/headroom/device"
@@ -67,7 +68,7 @@ type array struct {
 func (t *Trainer) arrays() []array {
 	var list []array
 	for _, p := range nn.Unique(nn.State(t.model.Module)) {
-		list = append(list, array{p.Name, p.Tensor, p.Piece(), t.par.first(p)})
+		list = append(list, t.par.array(p))
 	}
 	kept := map[string]*tensor.Tensor{}
 	for _, s := range t.opt.State() {
@@ -81,7 +82,18 @@ func (t *Trainer) arrays() []array {
 			}
 		}
 	}
-	return list
+	return slices.DeleteFunc(list, func(a array) bool { return a.Piece.Len() == 0 })
+}
+
+// array is what this rank has of a parameter.
+func (l *parallel) array(p *nn.Parameter) array {
+	if l != nil && l.lender != nil {
+		if c := l.cuts[p.Tensor]; c != nil {
+			piece, first := l.updates(p)
+			return array{p.Name, c.part.Tensor, piece, first}
+		}
+	}
+	return array{p.Name, p.Tensor, p.Piece(), l.first(p)}
 }
 
 // updates is the piece of a parameter's array that this rank updates, and whether
@@ -293,7 +305,8 @@ func (t *Trainer) LoadWeights(path string) error {
 		return err
 	}
 	defer f.Close()
-	if err := nn.LoadState(f, nn.State(t.model.Module)); err != nil {
+	t.par.reading("weights", func() { err = nn.LoadState(f, nn.State(t.model.Module)) })
+	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	t.outside.weightsChanged()

@@ -22,24 +22,29 @@ func (t *Trainer) Evaluate(set Set) (Score, error) {
 	if set.Len() == 0 {
 		return Score{}, fmt.Errorf("there are no samples to evaluate on")
 	}
-	mine, err := t.evaluate(t.par.share(set))
+	mine, err := t.evaluate(t.par.share(set), t.par.most(set.Len()))
 	if err = t.par.failure(err); err != nil {
 		return mine, err
 	}
 	return t.par.whole(mine, set.Len())
 }
 
-func (t *Trainer) evaluate(set Set) (Score, error) {
+// evaluate runs the model on a set, as often as a rank that has most samples, since
+// ranks may compute together.
+func (t *Trainer) evaluate(set Set, most int) (Score, error) {
 	n, total := t.Strategy.MicroBatch, Score{Samples: set.Len()}
 	arrays := newArrays(t.fields, n)
-	for at := 0; at < total.Samples; at += n {
-		rows := min(n, total.Samples-at)
+	for at := 0; at < most; at += n {
+		rows := max(0, min(n, total.Samples-at))
 		if err := t.fill(arrays, set, at, rows); err != nil {
 			return total, err
 		}
 		loss, right, err := t.judge(arrays, rows)
 		if err != nil {
 			return total, err
+		}
+		if rows == 0 {
+			continue
 		}
 		total.Loss += loss / float64(total.Samples)
 		total.Accuracy += float64(right) / float64(total.Samples)
@@ -127,7 +132,7 @@ func (t *Trainer) evaluating(f func()) {
 		m.Training = false
 		defer func() { m.Training = true }()
 	}
-	t.rt.NoGrad(f)
+	t.par.reading("evaluation", func() { t.rt.NoGrad(f) })
 }
 
 // crossEntropy is that of a label under logits, with the most probable class.

@@ -179,7 +179,7 @@ func (j moe) build(b *nn.Builder, around nn.Around) model {
 		}}
 }
 
-func (j moe) splits() []string { return []string{axisPipeline, axisTensor} }
+func (j moe) splits() []string { return []string{axisPipeline, axisExpert, axisTensor} }
 
 func (j moe) architecture() any {
 	return struct {

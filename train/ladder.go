@@ -87,7 +87,7 @@ func (t *Trainer) climbDown(attempt func(Strategy) error) (events []Event, err e
 		if n := t.mem.Stats().Evictions - evictions; n > 0 && err == nil {
 			events = append(events, Event{"evict", fmt.Sprintf("memory ran out %d times: values were let go and made again", n)})
 		}
-		if t.Strict || !errors.Is(err, device.ErrOutOfMemory) {
+		if t.Strict || !errors.Is(err, device.ErrOutOfMemory) || t.par.failure(nil) != nil {
 			return events, err
 		}
 		next, ok := t.strategyAt(t.ladder.rung + 1)

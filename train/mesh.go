@@ -64,6 +64,11 @@ func (c Config) Splits(m Mesh) error {
 	if m.Pipeline > j.blocks() {
 		return fmt.Errorf("model %s has %d blocks, which %d ranks along %s can't each have some of", c.Model, j.blocks(), m.Pipeline, axisPipeline)
 	}
+	if m.Expert > 1 {
+		if err := c.MoE.SplitExperts(m.Expert); err != nil {
+			return err
+		}
+	}
 	return c.sharesOut(cmp.Or(m.Tensor, 1))
 }
 
@@ -127,5 +132,16 @@ func newPlace(g dist.Group, m Mesh) (s place, err error) {
 	if s.expert != nil {
 		s.data = along(axisData)
 	}
+	if err == nil && s.expert == s.replicas && s.expert != nil { // tokens go on one stream while gradients are reduced on another
+		s.expert, err = s.replicas.Sub("experts", everyRank(s.replicas)...)
+	}
 	return s, err
+}
+
+func everyRank(g dist.Group) []int {
+	ranks := make([]int, g.Size())
+	for i := range ranks {
+		ranks[i] = i
+	}
+	return ranks
 }

@@ -34,6 +34,7 @@ import (
 //	                it keeps the optimizer's state; all-gather of the weights
 //	ShardGradients  the same, and of the gradients of a bucket only the part is
 //	                kept; they are reduced after every micro-batch
+//	ShardParameters the same, and of the weights, too (on_demand.go)
 //
 // Buckets are the same on all ranks and are reduced in the same order, that of
 // the parameters from the last to the first, also where a rank completes them
@@ -44,7 +45,7 @@ import (
 // gradients. It gives them zeros for those that it owes; before the update all
 // ranks agree on whether memory ran out on one, and then all go a rung down.
 // Any other failure of a rank fails the job, and so does a lack of memory where
-// ranks along tensor wait for each other within the step.
+// ranks wait for each other within the step, beside a pipeline's messages.
 //
 // Ranks along tensor come to the same collectives in the same order, as they run
 // the same operations on values of the same sizes, where their micro-batches and
@@ -55,19 +56,24 @@ import (
 // Shard says of what each rank keeps only a part.
 type Shard uint8
 
-// What is sharded. ShardState and ShardGradients are stages 1 and 2 of ZeRO.
+// What is sharded. ShardState, ShardGradients and ShardParameters are stages 1, 2
+// and 3 of ZeRO.
 const (
 	ShardNothing Shard = iota
 	ShardState
 	ShardGradients
+	ShardParameters
 )
 
 // Parallel spreads a run over the ranks of a group.
 type Parallel struct {
-	Group  dist.Group
-	Mesh   Mesh
-	Shard  Shard
-	Bucket uint64 // bytes of gradients that are reduced together, at least; 0: 16 MiB
+	Group dist.Group
+	Mesh  Mesh
+	Shard Shard
+
+	// Bucket is how many bytes of gradients are reduced together, and of weights
+	// gathered, at least; 0 stands for 16 MiB, or a 16th of the model if that is less.
+	Bucket uint64
 
 	Schedule Schedule // of the ranks along pipeline
 	Chunks   int      // of layers that each of these has, of Interleaved; 0: 2
@@ -97,6 +103,8 @@ type parallel struct {
 	pipe   *stages       // nil: the rank has all layers
 	pieces []*cut        // of each parameter, in the order of reduction
 	sparse bool          // not every parameter gets a gradient
+	lender *lender       // of whole parameters; nil where this rank has them
+	cuts   map[*tensor.Tensor]*cut
 
 	buckets [][]*cut
 	next    int  // bucket to be reduced
@@ -109,10 +117,13 @@ type parallel struct {
 type cut struct {
 	param  *nn.Parameter
 	group  dist.Group    // its replicas
-	part   *nn.Parameter // nil where this rank has none, or nothing is sharded
+	part   *nn.Parameter // may have no elements; nil where nothing is sharded
 	lo, hi int
 	done   bool // its gradient is complete in this micro-batch
 	had    bool // it got one in this step, on this rank
+
+	over    device.Event // of the gathering of its whole; nil when that is over
+	version int          // of the whole when it was gathered
 }
 
 // pending is a bucket that is being reduced.
@@ -127,14 +138,11 @@ func newParallel(dev device.Device, p Parallel) (*parallel, error) {
 	if p.Group == nil {
 		return nil, nil
 	}
-	if p.Bucket == 0 {
-		p.Bucket = 16 << 20
-	}
 	at, err := newPlace(p.Group, p.Mesh)
 	if err != nil {
 		return nil, err
 	}
-	l := &parallel{Parallel: p, at: at}
+	l := &parallel{Parallel: p, at: at, cuts: map[*tensor.Tensor]*cut{}}
 	if l.stream, err = dev.NewStream(); err == nil {
 		l.pipe, err = newStages(dev, at.pipeline, p.Schedule, p.chunks())
 	}
@@ -181,6 +189,9 @@ func (l *parallel) take(rt *tensor.Runtime, m nn.Module, sparse bool) {
 	if l.rt, l.sparse = rt, sparse; l.pipe != nil {
 		l.pipe.rt = rt
 	}
+	if l.Bucket == 0 {
+		l.Bucket = min(16<<20, 4*uint64(nn.Count(m))/16)
+	}
 	names := map[*tensor.Tensor]*nn.Parameter{} // the first of each
 	all, size := m.Parameters(), uint64(0)
 	for _, p := range all {
@@ -193,7 +204,10 @@ func (l *parallel) take(rt *tensor.Runtime, m nn.Module, sparse bool) {
 			continue
 		}
 		delete(names, p.Tensor)
-		c := l.slice(p)
+		c := l.cuts[p.Tensor]
+		if c == nil {
+			c = l.slice(p)
+		}
 		if l.pieces = append(l.pieces, c); size == 0 {
 			l.buckets = append(l.buckets, nil)
 		}
@@ -209,8 +223,13 @@ func (l *parallel) take(rt *tensor.Runtime, m nn.Module, sparse bool) {
 func (l *parallel) slice(p *nn.Parameter) *cut {
 	c := &cut{param: p, group: l.replicas(p)}
 	c.lo, c.hi = dist.Part(p.Len(), c.group.Size(), c.group.Rank())
-	if l.Shard > ShardNothing && c.hi > c.lo {
-		c.part = &nn.Parameter{Name: p.Name, Tensor: p.Part(c.lo, c.hi)}
+	_, room := dist.Part(p.Len(), c.group.Size(), 0) // all ranks take what the first one needs, so that their plans are the same
+	switch {
+	case l.Shard == ShardNothing:
+	case l.Shard == ShardParameters && c.group.Size() > 1:
+		c.part = &nn.Parameter{Name: p.Name, Tensor: l.rt.ParameterPart(c.hi-c.lo, room)}
+	default:
+		c.part = &nn.Parameter{Name: p.Name, Tensor: p.Part(c.lo, c.hi, room)}
 	}
 	p.OnGradient(func() { l.complete(c) })
 	return c
@@ -247,7 +266,7 @@ func (l *parallel) expect(micros int) {
 	if l == nil {
 		return
 	}
-	if l.due = len(l.buckets); l.Shard == ShardGradients {
+	if l.due = len(l.buckets); l.Shard >= ShardGradients {
 		l.due *= micros
 	}
 	l.next, l.open = 0, false
@@ -261,6 +280,7 @@ func (l *parallel) begin(last bool) {
 	if l == nil || !last && l.Shard < ShardGradients {
 		return
 	}
+	l.lender.begin("step")
 	l.open, l.next = true, 0
 	for _, c := range l.pieces {
 		c.done = false
@@ -297,13 +317,14 @@ func (l *parallel) end() {
 	}
 	l.settle()
 	l.open = false
+	l.lender.end()
 }
 
 // reduce queues the next bucket. Under ShardGradients the gradients of the one
 // before are freed first, so that those of two buckets live at most.
 func (l *parallel) reduce() {
 	bucket := l.buckets[l.next]
-	if l.Shard == ShardGradients {
+	if l.Shard >= ShardGradients {
 		l.settle()
 	}
 	now := pending{bucket: bucket}
@@ -316,8 +337,8 @@ func (l *parallel) reduce() {
 		}
 		g := buf(c.param.Grad())
 		p := g.Range(c.lo, c.hi)
-		if l.Shard == ShardGradients {
-			t := l.rt.Empty(tensor.Float32, trace.Gradient, c.hi-c.lo)
+		if l.Shard >= ShardGradients {
+			t := c.part.EmptyGrad()
 			now.parts = append(now.parts, t)
 			p = buf(t)
 		}
@@ -351,8 +372,12 @@ func (l *parallel) eachGroup(f func(g dist.Group)) {
 }
 
 // pay gives the others zeros for the gradients that this rank, whose memory ran
-// out, owes them: of its own nothing is left.
-func (l *parallel) pay() error {
+// out, owes them: of its own nothing is left. Where they wait for its part of the
+// model, too, it fails the job.
+func (l *parallel) pay(short error) error {
+	if l.together() {
+		return l.failure(fmt.Errorf("the step can't be tried again with less, since others compute the model together with this rank: %w", short))
+	}
 	return l.rt.Try(func() {
 		defer l.join()
 		l.pipe.pay()
@@ -396,10 +421,6 @@ func (l *parallel) settle() {
 	for i, t := range p.parts {
 		c := p.bucket[i]
 		c.param.ZeroGrad()
-		if c.part == nil {
-			t.Release()
-			continue
-		}
 		c.part.SetGrad(t)
 	}
 }
@@ -413,6 +434,7 @@ func (l *parallel) join() {
 	l.rt.Stream().Wait(l.stream.Record())
 	l.pipe.join()
 	l.open, l.pending = false, pending{}
+	l.lender.clear()
 }
 
 // ready gives what this rank updates its gradients, after taking those away
@@ -423,8 +445,8 @@ func (l *parallel) ready() {
 	}
 	l.dropUnused()
 	for _, c := range l.pieces {
-		if g := c.param.Grad(); l.Shard == ShardState && c.part != nil && g != nil {
-			c.part.SetGrad(g.Part(c.lo, c.hi))
+		if g := c.param.Grad(); l.Shard == ShardState && g != nil {
+			c.part.SetGrad(g.Part(c.lo, c.hi, 0))
 		}
 	}
 	l.sumTied()
@@ -481,7 +503,7 @@ func (l *parallel) clip(params []*nn.Parameter, limit float32) (scale, norm *ten
 		if l.Shard == ShardNothing && c.group.Rank() == 0 {
 			p = c.param
 		}
-		if p != nil && p.Grad() != nil && l.once(c.param) {
+		if p != nil && p.Len() > 0 && p.Grad() != nil && l.once(c.param) {
 			grads = append(grads, p.Grad())
 		}
 	}
@@ -492,7 +514,7 @@ func (l *parallel) clip(params []*nn.Parameter, limit float32) (scale, norm *ten
 
 // gather gives all ranks the weights that each has updated.
 func (l *parallel) gather() {
-	if l == nil || l.Shard == ShardNothing {
+	if l == nil || l.Shard == ShardNothing || l.Shard == ShardParameters {
 		return
 	}
 	whole, part := bufs{}, bufs{}

@@ -1,7 +1,10 @@
 package train
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"hash/crc32"
 
 	"github.com/headroom-go/headroom/dist"
 )
@@ -33,6 +36,12 @@ func (l *parallel) share(s Set) Set {
 	n := s.Len()
 	places, at := l.places()
 	return subset{s, n * at / places, n * (at + 1) / places}
+}
+
+// most is the number of samples that a rank evaluates at most, of n.
+func (l *parallel) most(n int) int {
+	places, _ := l.places()
+	return (n + places - 1) / places
 }
 
 // subset is a part of a set.
@@ -73,20 +82,41 @@ func (l *parallel) batch(arrays []any) []any {
 	return mine
 }
 
-// sameSteps says if ranks differ in how many micro-batches a step has, where
-// each one's gradients are reduced, or where it goes from rank to rank, and where
-// they compute layers together also in what they recompute.
+// together says whether ranks wait for each other within a step, and not for
+// gradients or a pipeline's messages alone: all must come to the same parts of the
+// program in the same order.
+func (l *parallel) together() bool {
+	return l.at.expert != nil || l.at.tensor != nil || l.Shard == ShardParameters
+}
+
+// sameSteps says if ranks differ in the micro-batches of a step, where each one's
+// gradients are reduced, or where it goes from rank to rank; in what they recompute,
+// where they do so together; or in anything, where they gather weights for all that
+// is read.
 func (l *parallel) sameSteps(s Strategy) error {
-	if l == nil || l.Shard < ShardGradients && l.pipe == nil && l.at.tensor == nil {
+	if l == nil || l.Shard < ShardGradients && l.pipe == nil && !l.together() {
 		return nil
 	}
-	micro, blocks := float32(s.MicroBatch), float32(s.Recompute)
-	most := []float32{micro, -micro, blocks, -blocks}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	const mantissa = 24 // bits that float32 keeps
+	sum := float32(crc32.ChecksumIEEE(text) >> (32 - mantissa))
+	most := []float32{float32(s.MicroBatch), -float32(s.MicroBatch), float32(s.Recompute), -float32(s.Recompute), sum, -sum}
 	if err := l.agree(dist.Max, most...); err != nil {
 		return err
 	}
-	if most[0] != -most[1] || l.at.tensor != nil && most[2] != -most[3] {
-		return l.failure(fmt.Errorf("ranks have micro-batches of %v to %v samples and recompute %v to %v blocks: where gradients or layers are shared out, and in a pipeline, they must have the same, so give them devices of one size", -most[1], most[0], -most[3], most[2]))
+	switch {
+	case most[0] != -most[1]:
+		err = fmt.Errorf("ranks have micro-batches of %v to %v samples: where gradients or weights are sharded, in a pipeline, or where ranks compute a model together, they must have the same, so give them devices of one size", -most[1], most[0])
+	case l.together() && most[2] != -most[3]:
+		err = fmt.Errorf("ranks recompute %v to %v blocks: where they compute a model together, or weights are sharded, they must recompute the same, so give them devices of one size", -most[3], most[2])
+	case l.Shard == ShardParameters && most[4] != -most[5]:
+		err = errors.New("ranks have different plans of what is kept and what is made again: where weights are sharded they must have the same, so give them devices of one size")
+	}
+	if err != nil {
+		return l.failure(err)
 	}
 	return nil
 }

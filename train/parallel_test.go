@@ -118,6 +118,7 @@ func TestRanksChangeNothing(t *testing.T) {
 		}{
 			{2, train.ShardNothing, plain}, {2, train.ShardState, plain}, {2, train.ShardGradients, plain},
 			{4, train.ShardNothing, small}, {4, train.ShardState, small}, {4, train.ShardGradients, small},
+			{2, train.ShardParameters, plain}, {4, train.ShardParameters, small},
 		} {
 			got := trained(t, v.ranks, c, v.s, train.Parallel{Shard: v.shard}, t.TempDir())
 			for i := range want {
@@ -137,7 +138,7 @@ func TestRanksSave(t *testing.T) {
 	c := families()["moe"]
 	c.Batch, c.Schedule.Steps = 12, 4
 	want := losses(t, noisy(t, t.TempDir(), c, c.Plain()))
-	for _, shard := range []train.Shard{train.ShardNothing, train.ShardState, train.ShardGradients} {
+	for shard := train.ShardNothing; shard <= train.ShardParameters; shard++ {
 		dir := t.TempDir()
 		cutRanks(t, 4, c, train.Strategy{MicroBatch: 3}, train.Parallel{Shard: shard}, dir, 2)
 		if parts := partsIn(t, dir); (len(parts) == 3) != (shard > train.ShardNothing) {
@@ -152,7 +153,7 @@ func TestRanksSave(t *testing.T) {
 			if err := os.CopyFS(again, os.DirFS(dir)); err != nil {
 				t.Fatal(err)
 			}
-			next := train.Shard((int(shard) + n) % 3)
+			next := train.Shard((int(shard) + n) % 4)
 			var got []float64
 			ranksOf(t, n, c, train.Strategy{MicroBatch: 12 / n}, train.Parallel{Shard: next}, again, func(rank int, r *train.Run) error {
 				cp, err := train.OpenCheckpoint(again)
@@ -422,13 +423,14 @@ func replaceIn(dir, before, after string) error {
 func TestRanksEvaluate(t *testing.T) {
 	for _, name := range []string{"classes", "gpt2"} {
 		c := families()[name]
-		for _, samples := range []int{7, 3} {
+		for _, samples := range []int{6, 3} {
 			set := &noise{fields: c.Fields(), n: samples}
 			want, err := noisy(t, t.TempDir(), c, c.Plain()).Trainer.Evaluate(set)
 			if err != nil {
 				t.Fatal(err)
 			}
-			ranksOf(t, 4, c, train.Strategy{MicroBatch: 1}, train.Parallel{}, "", func(rank int, r *train.Run) error {
+			shard := []train.Shard{train.ShardNothing, train.ShardParameters}[samples%2]
+			ranksOf(t, 4, c, train.Strategy{MicroBatch: 1}, train.Parallel{Shard: shard}, "", func(rank int, r *train.Run) error {
 				got, err := r.Trainer.Evaluate(set)
 				if got.Samples != samples || math.Abs(got.Loss-want.Loss) > 1e-6*want.Loss || math.Abs(got.Accuracy-want.Accuracy) > 1e-6 {
 					t.Errorf("%s, %d samples: rank %d has %+v, want %+v", name, samples, rank, got, want)
@@ -459,7 +461,7 @@ func TestRanksPrecision(t *testing.T) {
 	if _, err := alone.Do(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	for _, shard := range []train.Shard{train.ShardNothing, train.ShardGradients} {
+	for _, shard := range []train.Shard{train.ShardNothing, train.ShardGradients, train.ShardParameters} {
 		got, gotLosses := make([][]string, 2), make([][]float64, 2)
 		ranksOf(t, 2, c, train.Strategy{MicroBatch: 2}, train.Parallel{Shard: shard}, t.TempDir(), func(rank int, r *train.Run) error {
 			lines(r, &got[rank], &gotLosses[rank])

@@ -97,7 +97,7 @@ func (t *Trainer) build() {
 	defer t.mem.SetSink(nil, 0) // stacks are recorded for what lives as long as the run
 	t.job, _ = t.Config.job()
 	b := nn.NewBuilder(t.rt, t.Config.Seed)
-	b.Split = t.par.place().split()
+	b.Split, b.Made = t.par.place().split(), t.par.adopt(t.rt)
 	t.stages = t.par.pipeline().build(b, func() model { return t.job.build(b, t.around) })
 	if t.model = t.stages[0]; len(t.stages) > 1 {
 		t.model.Module = joined(t.stages)
@@ -185,9 +185,9 @@ func (t *Trainer) At(seq int, s Strategy) error {
 func (t *Trainer) Steps() int { return t.opt.Steps }
 
 // Parameters is the number of the model's parameters, also of those that other
-// stages of a pipeline have.
+// ranks have.
 func (t *Trainer) Parameters() (n int) {
-	if t.par.pipeline() == nil {
+	if at := t.par.place(); at.pipeline == nil && at.expert == nil && at.tensor == nil {
 		return nn.Count(t.model)
 	}
 	if err := t.Config.outline(func(whole *Trainer) error { n = whole.Parameters(); return nil }); err != nil {
@@ -266,8 +266,8 @@ func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
 	})
 	nn.ZeroGrad(t.model)
 	t.par.zeroGrad()
-	if !known && !t.Strict && t.par.at.tensor == nil && errors.Is(err, device.ErrOutOfMemory) {
-		if short = err; t.par.pay() == nil {
+	if !known && !t.Strict && errors.Is(err, device.ErrOutOfMemory) {
+		if short = err; t.par.pay(err) == nil {
 			short, err = t.par.outcome(err), nil
 		}
 		nn.ZeroGrad(t.model)

@@ -48,7 +48,7 @@ or --rates, by what operations were measured to take.`,
 	fl := cmd.Flags()
 	fl.StringVar(&f.devices, "devices", "", "`DEVICES` to spread the step over, as for train, such as 4xnull:8GiB: the plan is of the first rank's, or of every stage's")
 	f.mesh.add(fl)
-	fl.Var(&f.shard, "shard", "what each of several ranks keeps only a part of: nothing, state or gradients")
+	fl.Var(&f.shard, "shard", "what each of several ranks keeps only a part of: nothing, state, gradients or parameters")
 	fl.StringVar(&f.out, "out", "", "`FILE` to write the plan to, for train --plan and headroom diff")
 	fl.BoolVar(&f.calibrate, "calibrate", false, "run some steps on the device first, and estimate from what they take")
 	fl.BoolVar(&f.curve, "curve", false, "show time against memory, from a plain step's down to the least")

@@ -131,7 +131,7 @@ func oneOf(names []string, text string) (int, error) {
 // shardFlag is what each rank keeps only a part of.
 type shardFlag struct{ train.Shard }
 
-var shardNames = []string{"nothing", "state", "gradients"}
+var shardNames = []string{"nothing", "state", "gradients", "parameters"}
 
 func (s *shardFlag) String() string { return shardNames[s.Shard] }
 func (s *shardFlag) Type() string   { return "WHAT" }
