@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -256,8 +257,8 @@ func (c *Checkpoint) index() error {
 			c.arrays[t.Name] = append(c.arrays[t.Name], stored{p, f})
 		}
 	}
-	for name, list := range c.arrays {
-		if err := complete(list); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(c.arrays)) { // so that the first error is always the same
+		if err := complete(c.arrays[name]); err != nil {
 			return fmt.Errorf("array %s: %w", name, err)
 		}
 	}
