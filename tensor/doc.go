@@ -76,6 +76,12 @@
 // value's type. Autocast is a property of forward; backward and the second run
 // of a checkpoint follow from what was on there.
 //
+// # Several devices
+//
+// Devices may compute one program together, each with its part of some operations:
+// those named Across do a part and put together what all came to, and IntoParts
+// does so with gradients. Across is how they reach the other devices.
+//
 // # Looking inside
 //
 // An Observer is told of every operation, its backward, and the program's own
