@@ -110,6 +110,13 @@ func TestRanksFromTheCommandLine(t *testing.T) {
 		if s := summary(t, out(name+"2")); s.Ranks != 2 || s.MeasuredPeakBytes != s.PredictedPeakBytes || s.Batch != 4 {
 			t.Errorf("summary %+v", s)
 		}
+		if name == "gpt2-nano" {
+			status, _, stderr := headroom(append([]string{"train", "--devices", "2xhost:64MiB", "--tensor", "2", "--out", out("tensor")}, common...)...)
+			if s := summary(t, out("tensor")); status != 0 || s.MeasuredPeakBytes != s.PredictedPeakBytes || s.Batch != 4 {
+				t.Errorf("status %d, summary %+v: %s", status, s, stderr)
+			}
+			sameLosses(t, "two devices along tensor", runLosses(t, out("tensor")), want, 0)
+		}
 
 		var words bytes.Buffer
 		l := launchFlags{n: 2}
@@ -143,6 +150,7 @@ func TestPlanForRanks(t *testing.T) {
 		{"normalises over the whole batch", []string{"--model", "resnet-mini", "--devices", "2xnull:1GiB"}},
 		{"--devices answers", []string{"--devices", "2xnull:1GiB", "--max-batch"}},
 		{"4 ranks can't be laid out as pipeline 3 × expert 1 × tensor 1", []string{"--devices", "4xnull:1GiB", "--pipeline", "3"}},
+		{"the 4 heads of model gpt2-nano can't be shared out among 3 ranks", []string{"--model", "gpt2-nano", "--devices", "3xnull:1GiB", "--tensor", "3"}},
 		{"1 ranks can't be laid out", []string{"--device", "null:1GiB", "--tensor", "2"}},
 		{"model resnet-mini can't be split along the axis tensor yet", []string{"--model", "resnet-mini", "--devices", "2xnull:1GiB", "--tensor", "2"}},
 	} {
