@@ -38,6 +38,9 @@ func linearCrossEntropy(x, w, bias, targets *Tensor, h *head, most int) *Tensor 
 	if targets.dtype != Int32 || !targets.dense() || !slices.Equal(targets.shape, x.shape[:len(x.shape)-1]) {
 		fail("LinearCrossEntropy of %v with targets %v", x, targets)
 	}
+	if a := h.across; a != nil && (h.p.Smoothing != 0 || h.p.Ignore >= 0 || h.of.First < 0 || h.of.First+classes > h.of.All || classes > (h.of.All+a.Size()-1)/a.Size()) {
+		fail("LinearCrossEntropyAcross of %d classes, %+v, on %d devices, with %+v: want no smoothing, an ignored target below 0, and as many classes on each", classes, h.of, a.Size(), h.p)
+	}
 	rt := x.rt
 	defer rt.lower(&x)()
 	n := rt.node("linear_cross_entropy", x, w, bias)

@@ -88,6 +88,9 @@ func EmbeddingAcross(w, index *Tensor, part Part, a Across) *Tensor {
 	}
 	rt, rows, width := w.rt, w.shape[0], w.shape[1]
 	table := part.table(rows)
+	if part.First < 0 || part.First+rows > table.All {
+		fail("EmbeddingAcross of weight %v, whose rows are from %d on of %d", w, part.First, part.All)
+	}
 	n := rt.node("embedding", w)
 	if a == nil {
 		n.remake(func(in []*Tensor) *Tensor { return Embedding(in[0], in[1]) }, w, index)

@@ -56,6 +56,7 @@ func TestTensorChangesNothing(t *testing.T) {
 				{4, 4, train.ShardState, train.Strategy{MicroBatch: 4, Recompute: c.Blocks()}},
 				{4, 2, train.ShardNothing, train.Strategy{MicroBatch: 2, Recompute: 1}},
 				{4, 2, train.ShardGradients, train.Strategy{MicroBatch: 4}},
+				{2, 2, train.ShardState, again(t, c, train.Mesh{Tensor: 2})},
 			} {
 				got := trained(t, v.ranks, c, v.s, train.Parallel{Mesh: train.Mesh{Tensor: v.tensor}, Shard: v.shard}, t.TempDir())
 				if d := apart(got, want); d > 1e-5 {
@@ -118,6 +119,30 @@ func apart(got, want []float64) (most float64) {
 		most = max(most, math.Abs(got[i]-w)/w)
 	}
 	return most
+}
+
+// again is a strategy under which all values are made again that can be.
+func again(t *testing.T, c train.Config, m train.Mesh) train.Strategy {
+	t.Helper()
+	dev, err := device.OpenNull(device.NullOptions{Capacity: 1 << 30, Virtual: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := train.Strategy{MicroBatch: c.Batch}
+	err = trainer(dist.Null(0, m.Tensor), dev, c, s, train.Parallel{Mesh: m}, func(tr *train.Trainer) error {
+		r, err := tr.Record(nil, c.NewBatch()...)
+		if err == nil {
+			s.Values = r.Keep(func(string) bool { return false })
+		}
+		return err
+	})
+	if err := errors.Join(err, dev.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(s.Values.Waits); n < 40 {
+		t.Errorf("%d operations were recorded", n)
+	}
+	return s
 }
 
 // TestTensorSaves: what 4 ranks along tensor saved after two steps is loaded by

@@ -111,6 +111,13 @@ func TestRanksFromTheCommandLine(t *testing.T) {
 		if s := summary(t, out(name+"2")); s.Ranks != 2 || s.MeasuredPeakBytes != s.PredictedPeakBytes || s.Batch != 4 {
 			t.Errorf("summary %+v", s)
 		}
+		if name == "gpt2-nano" {
+			status, _, stderr := headroom(append([]string{"train", "--devices", "2xhost:64MiB", "--tensor", "2", "--out", out("tensor")}, common...)...)
+			if s := summary(t, out("tensor")); status != 0 || s.MeasuredPeakBytes != s.PredictedPeakBytes || s.Batch != 4 {
+				t.Errorf("status %d, summary %+v: %s", status, s, stderr)
+			}
+			sameLosses(t, "two devices along tensor", runLosses(t, out("tensor")), want, 0)
+		}
 
 		var words bytes.Buffer
 		l := launchFlags{n: 2}
@@ -151,6 +158,7 @@ func TestPlanForRanks(t *testing.T) {
 		{"has 4 blocks, which 5 ranks along pipeline", []string{"--model", "gpt2-nano", "--devices", "5xnull:1GiB", "--pipeline", "5"}},
 		{"which can't be 6 chunks", []string{"--model", "gpt2-nano", "--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "interleaved", "--chunks", "3"}},
 		{`"zigzag" is none of 1f1b, gpipe, interleaved`, []string{"--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "zigzag"}},
+		{"the 4 heads of model gpt2-nano can't be shared out among 3 ranks", []string{"--model", "gpt2-nano", "--devices", "3xnull:1GiB", "--tensor", "3"}},
 		{"1 ranks can't be laid out", []string{"--device", "null:1GiB", "--tensor", "2"}},
 		{"model resnet-mini can't be split along the axis tensor yet", []string{"--model", "resnet-mini", "--devices", "2xnull:1GiB", "--tensor", "2"}},
 	} {
