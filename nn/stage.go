@@ -43,12 +43,12 @@ func (b *Builder) stage(blocks, each, before, behind int) stage {
 	return s
 }
 
-// tied gives the parameter that make makes to the first and to the last stage.
-func (s stage) tied(make func() *Parameter) *Parameter {
+// tied gives the parameter that build makes to the first and to the last stage.
+func (s stage) tied(build func() *Parameter) *Parameter {
 	if !s.first && !s.last {
 		return nil
 	}
-	p := make()
+	p := build()
 	p.Tied = s.first != s.last
 	return p
 }

@@ -92,13 +92,13 @@ func (l *parallel) pipeline() *stages {
 }
 
 // build makes the models that a rank has, each some layers of the whole.
-func (p *stages) build(b *nn.Builder, make func() model) (chunks []model) {
+func (p *stages) build(b *nn.Builder, one func() model) (chunks []model) {
 	if p == nil {
-		return []model{make()}
+		return []model{one()}
 	}
 	for chunk := range p.chunks {
 		b.Split.Stage, b.Split.Stages = p.stage(p.group.Rank(), chunk), p.depth()
-		chunks = append(chunks, make())
+		chunks = append(chunks, one())
 	}
 	return chunks
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/internal/invariant"
+	"github.com/headroom-go/headroom/tensor"
 	"github.com/headroom-go/headroom/train"
 )
 
@@ -66,6 +67,23 @@ func TestPipelineChangesNothing(t *testing.T) {
 					t.Errorf("%s, %+v: losses %v, want %v", name, v, got, want)
 					break
 				}
+			}
+		}
+	}
+}
+
+// TestPipelinePrecision: what stages send each other under autocast is float32, and
+// losses are those of one device up to the rounding of 16 bits.
+func TestPipelinePrecision(t *testing.T) {
+	for _, name := range []string{"gpt2", "masked", "moe"} {
+		c := deep()[name]
+		c.Precision, c.Schedule.Steps = tensor.BFloat16, 2
+		want := losses(t, noisy(t, t.TempDir(), c, c.Plain()))
+		got := trained(t, 2, c, train.Strategy{MicroBatch: 4}, train.Parallel{Mesh: train.Mesh{Pipeline: 2}}, t.TempDir())
+		for i := range want {
+			if math.Abs(got[i]-want[i]) > 2e-3*want[i] {
+				t.Errorf("%s: losses %v, want %v", name, got, want)
+				break
 			}
 		}
 	}
