@@ -63,6 +63,41 @@ func steps(dev device.Device, c train.Config, s train.Strategy, p train.Parallel
 	return tr.Close()
 }
 
+// predicted plans a step of c for each of so many ranks, by itself, runs some steps
+// so, and compares the peak with the plan's. It gives the strategies that were chosen.
+func predicted(t *testing.T, c train.Config, ranks int, budget string, p train.Parallel) (kinds map[string]bool) {
+	t.Helper()
+	places, err := p.Mesh.Places(ranks)
+	if err == nil {
+		c, err = c.Share(places)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds = map[string]bool{}
+	var mu sync.Mutex
+	eachRank(t, ranks, budget, p, func(dev device.Device, of train.Parallel) error {
+		o := quick
+		o.Parallel = of
+		o.Parallel.Group = dist.Null(of.Group.Rank(), ranks)
+		found, err := plan.Search(context.Background(), dev.Info(), c, o)
+		if err != nil {
+			return err
+		}
+		want := found.Chosen
+		mu.Lock()
+		kinds[want.Description] = true
+		mu.Unlock()
+		return steps(dev, c, want.Strategy, of, func(tr *train.Trainer) {
+			if s := tr.Memory().Stats(); s.PeakLive != want.PeakBytes || s.PeakReserved != want.ReservedBytes {
+				t.Errorf("%s in %s, %+v, rank %d of %d (%s): measured peak %d and reserved %d, predicted %d and %d", c.Model, budget, p, of.Group.Rank(), ranks,
+					want.Description, s.PeakLive, s.PeakReserved, want.PeakBytes, want.ReservedBytes)
+			}
+		})
+	})
+	return kinds
+}
+
 // TestRanksPredictedIsMeasured: the peak of each rank is what its plan says,
 // which knows no other rank, where all fits and where little does, with and
 // without shards, in several buckets.
@@ -75,7 +110,6 @@ func TestRanksPredictedIsMeasured(t *testing.T) {
 	all["gpt2"] = config(nn.GPT2Config{Vocab: 256, Context: 64, Width: 64, Layers: 4, Heads: 4}, 16, 64)
 	all["experts"] = all["moe"]
 	kinds := map[string]bool{}
-	var mu sync.Mutex
 	for i, name := range slices.Sorted(maps.Keys(all)) {
 		for shard := train.ShardNothing; shard <= train.ShardParameters; shard++ {
 			ranks := 2 + 2*((i+int(shard))%2)
@@ -85,30 +119,9 @@ func TestRanksPredictedIsMeasured(t *testing.T) {
 					continue
 				}
 			}
-			c, err := all[name].Share(ranks)
-			if err != nil {
-				t.Fatal(err)
-			}
 			for _, budget := range []string{"host:64MiB", "host:6MiB"} {
-				eachRank(t, ranks, budget, train.Parallel{Shard: shard, Mesh: mesh, Bucket: 100_000}, func(dev device.Device, of train.Parallel) error {
-					o := quick
-					o.Parallel = of
-					o.Parallel.Group = dist.Null(of.Group.Rank(), ranks)
-					p, err := plan.Search(context.Background(), dev.Info(), c, o)
-					if err != nil {
-						return err
-					}
-					mu.Lock()
-					kinds[p.Chosen.Description] = true
-					mu.Unlock()
-					return steps(dev, c, p.Chosen.Strategy, of, func(tr *train.Trainer) {
-						s := tr.Memory().Stats()
-						if s.PeakLive != p.Chosen.PeakBytes || s.PeakReserved != p.Chosen.ReservedBytes {
-							t.Errorf("%s, shard %d, rank %d of %d in %s (%s): measured peak %d and reserved %d, predicted %d and %d", name, shard, of.Group.Rank(), ranks,
-								budget, p.Chosen.Description, s.PeakLive, s.PeakReserved, p.Chosen.PeakBytes, p.Chosen.ReservedBytes)
-						}
-					})
-				})
+				p := train.Parallel{Shard: shard, Mesh: mesh, Bucket: 100_000}
+				maps.Copy(kinds, predicted(t, all[name], ranks, budget, p))
 			}
 		}
 	}

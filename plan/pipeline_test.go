@@ -1,16 +1,14 @@
 package plan_test
 
 import (
-	"context"
 	"errors"
-	"sync"
+	"maps"
 	"testing"
 
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/internal/invariant"
 	"github.com/headroom-go/headroom/nn"
-	"github.com/headroom-go/headroom/plan"
 	"github.com/headroom-go/headroom/train"
 )
 
@@ -23,7 +21,6 @@ func TestStagesPredictedIsMeasured(t *testing.T) {
 	all := families()
 	all["gpt2"] = config(nn.GPT2Config{Vocab: 256, Context: 64, Width: 64, Layers: 4, Heads: 4}, 8, 64)
 	kinds := map[string]bool{}
-	var mu sync.Mutex
 	for _, v := range []struct {
 		name, budget string
 		ranks        int
@@ -36,38 +33,30 @@ func TestStagesPredictedIsMeasured(t *testing.T) {
 		{"moe", "host:64MiB", 2, train.Parallel{Mesh: train.Mesh{Pipeline: 2}}},
 		{"masked", "host:64MiB", 2, train.Parallel{Mesh: train.Mesh{Pipeline: 2}}},
 	} {
-		places, err := v.p.Mesh.Places(v.ranks)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := all[v.name].Share(places)
-		if err != nil {
-			t.Fatal(err)
-		}
-		eachRank(t, v.ranks, v.budget, v.p, func(dev device.Device, of train.Parallel) error {
-			o := quick
-			o.Parallel = of
-			o.Parallel.Group = dist.Null(of.Group.Rank(), v.ranks)
-			p, err := plan.Search(context.Background(), dev.Info(), c, o)
-			if err != nil {
-				return err
-			}
-			mu.Lock()
-			kinds[p.Chosen.Description] = true
-			mu.Unlock()
-			return steps(dev, c, p.Chosen.Strategy, of, func(tr *train.Trainer) {
-				s := tr.Memory().Stats()
-				if s.PeakLive != p.Chosen.PeakBytes || s.PeakReserved != p.Chosen.ReservedBytes {
-					t.Errorf("%+v, rank %d (%s): measured peak %d and reserved %d, predicted %d and %d", v, of.Group.Rank(),
-						p.Chosen.Description, s.PeakLive, s.PeakReserved, p.Chosen.PeakBytes, p.Chosen.ReservedBytes)
-				}
-			})
-		})
+		maps.Copy(kinds, predicted(t, all[v.name], v.ranks, v.budget, v.p))
 	}
 	if len(kinds) < 3 {
 		t.Errorf("%d different strategies were chosen: %v", len(kinds), kinds)
 	}
-	t.Log(kinds)
+}
+
+// TestProductsPredictedIsMeasured: so is that of ranks on several axes at once, and of
+// such whose parameters are sharded besides.
+func TestProductsPredictedIsMeasured(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
+	}
+	c := families()["moe"]
+	c.MoE.Heads, c.MoE.Layers = 2, 4
+	for _, p := range []train.Parallel{
+		{Mesh: train.Mesh{Pipeline: 2, Tensor: 2}, Shard: train.ShardState},
+		{Mesh: train.Mesh{Pipeline: 2, Expert: 2}, Shard: train.ShardGradients},
+		{Mesh: train.Mesh{Expert: 2, Tensor: 2}},
+		{Mesh: train.Mesh{Tensor: 2}, Shard: train.ShardParameters},
+		{Mesh: train.Mesh{Pipeline: 2}, Shard: train.ShardParameters},
+	} {
+		predicted(t, c, 4, "host:64MiB", p)
+	}
 }
 
 // TestStageMemory compares what stages keep of micro-batches with the formulas, for
