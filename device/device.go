@@ -220,6 +220,7 @@ type Launch struct {
 	Float  [MaxFloats]float32
 	Bytes  uint64 // least memory traffic: operands read and results written once
 	Flops  uint64 // floating-point operations
+	Link   uint64 // bytes to or from other devices, whichever are more; of collectives
 }
 
 // Kernel is a computation as each kind of device knows it.

@@ -22,20 +22,24 @@ type NullOptions struct {
 	// that they move on the device; Ptr holds destination and source, 0 for
 	// host memory. *l is valid during the call only.
 	OnLaunch func(l *Launch)
+
+	// Clock, if not nil, is told of the same, before OnLaunch, and of waits.
+	Clock *Clock
 }
 
 // nullDevice hands out addresses that it never uses twice.
 type nullDevice struct {
 	memory
 	onLaunch func(l *Launch)
+	clock    *Clock
 	streams  int // given so far; under mu
 }
 
 // OpenNullLike opens a null device of a capacity on which programs do what they
-// do on the one that info describes. onLaunch is as in NullOptions.
-func OpenNullLike(info Info, capacity uint64, onLaunch func(l *Launch)) (Device, error) {
+// do on the one that info describes. onLaunch and clock are as in NullOptions.
+func OpenNullLike(info Info, capacity uint64, onLaunch func(l *Launch), clock *Clock) (Device, error) {
 	return OpenNull(NullOptions{Capacity: capacity, Virtual: info.Virtual, Alias: info.Alias, Granularity: info.Granularity,
-		ChannelsLast: info.ChannelsLast, OnLaunch: onLaunch})
+		ChannelsLast: info.ChannelsLast, OnLaunch: onLaunch, Clock: clock})
 }
 
 // OpenNull opens a null device: it keeps the same books as a device with
@@ -56,7 +60,7 @@ func OpenNull(o NullOptions) (Device, error) {
 		Granularity: o.Granularity, Virtual: o.Virtual, Alias: o.Alias, ChannelsLast: o.ChannelsLast,
 	}
 	space := &addressSpace{next: firstAddress, granularity: o.Granularity}
-	d := &nullDevice{memory: memory{book: newBook(info, 0), plain: space}, onLaunch: o.OnLaunch}
+	d := &nullDevice{memory: memory{book: newBook(info, 0), plain: space}, onLaunch: o.OnLaunch, clock: o.Clock}
 	if o.Virtual {
 		d.virtual = space
 	}
@@ -70,7 +74,7 @@ func (d *nullDevice) NewStream() (Stream, error) {
 		return nil, err
 	}
 	d.streams++
-	return &nullStream{id: d.streams - 1, onLaunch: d.onLaunch}, nil
+	return &nullStream{id: d.streams - 1, onLaunch: d.onLaunch, clock: d.clock}, nil
 }
 
 func (d *nullDevice) Close() error {
@@ -122,6 +126,8 @@ func (*addressSpace) close() error               { return nil }
 type nullStream struct {
 	id       int
 	onLaunch func(l *Launch)
+	clock    *Clock
+	at       moment // when what was queued is done; of clock
 	copying  Launch // the copy that is being reported
 	closed   bool
 }
@@ -152,6 +158,9 @@ func (s *nullStream) Download(dst []byte, src Ptr) {
 // report tells the recorder of work.
 func (s *nullStream) report(l *Launch) {
 	checkOpen(s.id, s.closed)
+	if s.clock != nil {
+		s.at = s.clock.pass(s.at, l)
+	}
 	if s.onLaunch != nil {
 		s.onLaunch(l)
 	}
@@ -159,12 +168,18 @@ func (s *nullStream) report(l *Launch) {
 
 func (s *nullStream) Record() Event {
 	checkOpen(s.id, s.closed)
-	return nullEvent{}
+	if s.clock == nil {
+		return nullEvent{}
+	}
+	return nullEvent{s.at}
 }
 
 func (s *nullStream) Wait(e Event) {
 	checkOpen(s.id, s.closed)
 	e.Sync()
+	if e, ok := e.(nullEvent); ok && s.at.before(e.at) {
+		s.at = e.at
+	}
 }
 
 func (s *nullStream) Sync() error { return nil }
@@ -175,7 +190,43 @@ func (s *nullStream) Close() error {
 }
 
 // nullEvent is an event of a stream on which all is done at once.
-type nullEvent struct{}
+type nullEvent struct{ at moment }
+
+// Clock estimates how long what a null device is given would take: the work of one
+// stream follows each other, and that of several goes on at the same time, but where
+// one waits for an event of another. It is for one goroutine.
+type Clock struct {
+	Seconds func(l *Launch) float64 // of one launch
+
+	round int
+	now   float64
+}
+
+// moment is a time of a clock since a Restart.
+type moment struct {
+	round   int
+	seconds float64
+}
+
+func (m moment) before(n moment) bool {
+	return m.round < n.round || m.round == n.round && m.seconds < n.seconds
+}
+
+// Now is the seconds from the Restart until all is done that was queued since.
+func (c *Clock) Now() float64 { return c.now }
+
+// Restart begins at 0, with all streams idle.
+func (c *Clock) Restart() { c.round, c.now = c.round+1, 0 }
+
+// pass is when a launch ends on a stream that is busy until then.
+func (c *Clock) pass(until moment, l *Launch) moment {
+	if until.round < c.round {
+		until = moment{round: c.round}
+	}
+	until.seconds += c.Seconds(l)
+	c.now = max(c.now, until.seconds)
+	return until
+}
 
 func (nullEvent) Done() bool { return true }
 func (nullEvent) Sync()      {}

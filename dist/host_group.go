@@ -54,14 +54,14 @@ func checkRanks(g Group, ranks []int) error {
 }
 
 // queue queues run, the work of a collective, on a stream. moved is the memory
-// traffic.
-func (g *hostGroup) queue(s device.Stream, h header, moved int, run func() error) {
+// traffic, link what is sent to other ranks or comes from them, whichever is more.
+func (g *hostGroup) queue(s device.Stream, h header, moved, link int, run func() error) {
 	k := &device.Kernel{Name: h.what.String(), Host: func(*device.Launch, *device.Workers) {
 		if err := g.run(run); err != nil {
 			panic(err)
 		}
 	}}
-	s.Launch(&device.Launch{Kernel: k, Bytes: uint64(moved)})
+	s.Launch(&device.Launch{Kernel: k, Bytes: uint64(moved), Link: uint64(link)})
 }
 
 // run runs the work of a collective. Its error is that of the job.
@@ -84,7 +84,7 @@ func (g *hostGroup) run(work func() error) error {
 func (g *hostGroup) AllReduce(s device.Stream, op Op, bufs ...Buf) {
 	checkOp(op, bufs)
 	h := newHeader(allReduce, op, 0, bufs)
-	g.queue(s, h, 4*total(bufs), func() error {
+	g.queue(s, h, 4*total(bufs), 2*g.ofOthers(bufs), func() error {
 		mine := parts(bufs, g.size, g.rank)
 		if err := g.reduceParts(h, mine, bufs); err != nil {
 			return err
@@ -101,13 +101,13 @@ func (g *hostGroup) ReduceScatter(s device.Stream, op Op, dst, src []Buf) {
 	checkOp(op, src)
 	checkParts("ReduceScatter", g, dst, src)
 	h := newHeader(reduceScatter, op, 0, src)
-	g.queue(s, h, total(src)+total(dst), func() error { return g.reduceParts(h, dst, src) })
+	g.queue(s, h, total(src)+total(dst), g.ofOthers(src), func() error { return g.reduceParts(h, dst, src) })
 }
 
 func (g *hostGroup) AllGather(s device.Stream, dst, src []Buf) {
 	checkParts("AllGather", g, src, dst)
 	h := newHeader(allGather, Sum, 0, dst)
-	g.queue(s, h, total(src)+total(dst), func() error { return g.gatherParts(h, dst, src) })
+	g.queue(s, h, total(src)+total(dst), g.ofOthers(dst), func() error { return g.gatherParts(h, dst, src) })
 }
 
 func (g *hostGroup) Broadcast(s device.Stream, root int, bufs ...Buf) {
@@ -115,7 +115,11 @@ func (g *hostGroup) Broadcast(s device.Stream, root int, bufs ...Buf) {
 		panic(fmt.Sprintf("dist: Broadcast from rank %d of %d", root, g.size))
 	}
 	h := newHeader(broadcast, Sum, root, bufs)
-	g.queue(s, h, total(bufs), func() error {
+	link := total(bufs)
+	if g.rank == root {
+		link *= g.size - 1
+	}
+	g.queue(s, h, total(bufs), link, func() error {
 		data := func(from int) []Buf {
 			if from == root {
 				return bufs
@@ -138,11 +142,11 @@ func (g *hostGroup) Exchange(s device.Stream, send, receive []Message) {
 	out, in := g.byRank(send), g.byRank(receive)
 	checkSame("Exchange with itself", out[g.rank], in[g.rank])
 	h := newHeader(exchange, Sum, 0, nil)
-	moved := 0
-	for p := range g.size {
-		moved += total(out[p]) + total(in[p])
+	sent, received, kept := 0, 0, total(out[g.rank])
+	for p := range g.others() {
+		sent, received = sent+total(out[p]), received+total(in[p])
 	}
-	g.queue(s, h, moved, func() error {
+	g.queue(s, h, sent+received+2*kept, max(sent, received), func() error {
 		for p := range g.others() {
 			if out[p] != nil {
 				g.wire.post(p, newHeader(exchange, Sum, 0, out[p]).carrying(out[p]), out[p])
@@ -290,6 +294,9 @@ func parts(bufs []Buf, size, rank int) []Buf {
 	}
 	return ps
 }
+
+// ofOthers is the bytes of all ranks' parts but this one's, as if all were as long.
+func (g *hostGroup) ofOthers(bufs []Buf) int { return total(bufs) / g.size * (g.size - 1) }
 
 func total(bufs []Buf) int {
 	n := 0

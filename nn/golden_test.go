@@ -26,7 +26,7 @@ func nullRuntime(t testing.TB) *tensor.Runtime { return open(t, "null:16GiB") }
 // like is on a device that computes nothing and is as the one described.
 func like(t testing.TB, info device.Info) *tensor.Runtime {
 	t.Helper()
-	dev, err := device.OpenNullLike(info, 16<<30, nil)
+	dev, err := device.OpenNullLike(info, 16<<30, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func (c *clockwork) took(l *device.Launch) time.Duration {
 // run trains c with s and gives what was learned, and what an undisturbed step takes.
 func (c *clockwork) run(t *testing.T, config train.Config, s train.Strategy) (*Learner, float64) {
 	t.Helper()
-	dev, err := device.OpenNullLike(c.info, 1<<40, func(l *device.Launch) { c.now += c.took(l) })
+	dev, err := device.OpenNullLike(c.info, 1<<40, func(l *device.Launch) { c.now += c.took(l) }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -104,7 +104,7 @@ func (p *Plan) choices(info device.Info, c train.Config, o Options) ([]train.Cho
 // and with what is close to it, twice, and enters the peaks. Where memory runs out, it
 // gives the length that found none, and the error.
 func (l *Lengths) mix(ctx context.Context, info device.Info, c train.Config) (at int, err error) {
-	dev, err := device.OpenNullLike(info, info.Capacity, func(*device.Launch) {})
+	dev, err := device.OpenNullLike(info, info.Capacity, nil, nil)
 	if err != nil {
 		return 0, err
 	}

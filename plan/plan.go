@@ -76,14 +76,15 @@ func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o 
 func try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o Options) (Trial, error) {
 	trial := Trial{Strategy: s, Description: c.Describe(s)}
 	rates, time := o.rates(info), timeline{}
+	clock := device.Clock{Seconds: rates.seconds}
 	count := func(l *device.Launch) {
 		trial.Flops += l.Flops
 		trial.Bytes += l.Bytes
 	}
 	dev, err := device.OpenNullLike(info, capacity, func(l *device.Launch) {
 		count(l)
-		time.device += rates.seconds(l)
-	})
+		time.device = clock.Now()
+	}, &clock)
 	if err != nil {
 		return trial, err
 	}
@@ -93,7 +94,10 @@ func try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o 
 		return trial, errors.Join(err, dev.Close())
 	}
 	defer host.Close()
-	peak, reserved, err := run(dev, host, c, s, o, store, func() { trial.Flops, trial.Bytes, time = 0, 0, timeline{} })
+	peak, reserved, err := run(dev, host, c, s, o, store, func() {
+		trial.Flops, trial.Bytes, time = 0, 0, timeline{}
+		clock.Restart()
+	})
 	if errors.Is(err, device.ErrOutOfMemory) {
 		return Trial{Strategy: s, Description: trial.Description}, dev.Close()
 	}

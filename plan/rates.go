@@ -2,6 +2,7 @@ package plan
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +23,10 @@ type Rates struct {
 	FlopsPerSecond float64 `json:"flops_per_second"`
 	BytesPerSecond float64 `json:"bytes_per_second"`
 	LaunchSeconds  float64 `json:"launch_seconds"` // the cost of a launch beside its work
+
+	// LinkBytesPerSecond is how fast a device sends to others while as much comes
+	// from them; 0 stands for 25e9, of a network of 200 Gbit/s or of PCIe 4.
+	LinkBytesPerSecond float64 `json:"link_bytes_per_second,omitempty"`
 
 	Kernels map[string][]Timing `json:"kernels,omitempty"` // by the name that kernelOf gives
 }
@@ -44,9 +49,10 @@ func DeviceOf(info device.Info) string {
 
 // HostRates are the rates of a host device of which nothing was measured, from
 // the benchmarks of internal/kernel on one server core with AVX-512. Choices
-// compare estimates with each other, so that what counts is their proportion.
+// compare estimates with each other, so that what counts is their proportion. Ranks
+// of a host exchange through its memory.
 func HostRates(workers int) Rates {
-	return Rates{Device: DeviceOf(device.Info{Workers: workers}), FlopsPerSecond: 180e9 * float64(workers), BytesPerSecond: 12e9, LaunchSeconds: 5e-6}
+	return Rates{Device: DeviceOf(device.Info{Workers: workers}), FlopsPerSecond: 180e9 * float64(workers), BytesPerSecond: 12e9, LinkBytesPerSecond: 12e9, LaunchSeconds: 5e-6}
 }
 
 // CUDARates are the rates of a GPU, from steps of GPT-2 on an H200: in float32,
@@ -96,9 +102,9 @@ func RatesOf(info device.Info) Rates {
 func (r *Rates) seconds(l *device.Launch) float64 {
 	s := r.roof(l.Flops, l.Bytes)
 	if t := nearest(r.Kernels[kernelOf(l)], l.Flops, l.Bytes); t != nil {
-		s *= t.Seconds / r.roof(t.Flops, t.Bytes)
+		return s * t.Seconds / r.roof(t.Flops, t.Bytes)
 	}
-	return s
+	return max(s, r.LaunchSeconds+float64(l.Link)/cmp.Or(r.LinkBytesPerSecond, 25e9))
 }
 
 // roof is the time of a launch that is bound by arithmetic or by memory,
@@ -210,6 +216,9 @@ func (r *Rates) check() error {
 	}
 	if !good(r.FlopsPerSecond) || !good(r.BytesPerSecond) || !good(r.LaunchSeconds) {
 		return fmt.Errorf("%g flops/s, %g bytes/s, %g s a launch: all must be over 0", r.FlopsPerSecond, r.BytesPerSecond, r.LaunchSeconds)
+	}
+	if l := r.LinkBytesPerSecond; l != 0 && !good(l) {
+		return fmt.Errorf("%g bytes/s to other devices: it must be over 0, or left out", l)
 	}
 	if len(r.Kernels) > mostKernels {
 		return fmt.Errorf("%d kernels: there are at most %d", len(r.Kernels), mostKernels)

@@ -64,6 +64,7 @@ func TestReadRatesRefuses(t *testing.T) {
 	const rates = `"flops_per_second": 1, "bytes_per_second": 1, "launch_seconds": 1`
 	for want, text := range map[string]string{
 		"0 bytes/s":                    `{"device": "host, 1 workers", "flops_per_second": 1, "bytes_per_second": 0, "launch_seconds": 1}`,
+		"-1 bytes/s to other devices":  `{"device": "host, 1 workers", ` + rates + `, "link_bytes_per_second": -1}`,
 		"takes -1 s":                   `{"device": "host, 1 workers", ` + rates + `, "kernels": {"gemm": [{"flops": 1, "bytes": 1, "seconds": -1}]}}`,
 		"takes 5000 s":                 `{"device": "host, 1 workers", ` + rates + `, "kernels": {"gemm": [{"flops": 1, "bytes": 1, "seconds": 5000}]}}`,
 		"513 timings":                  `{"device": "host, 1 workers", ` + rates + `, "kernels": {"gemm": [` + strings.Repeat(`{"flops": 1, "bytes": 1, "seconds": 1},`, 512) + `{"flops": 1, "bytes": 1, "seconds": 1}]}}`,

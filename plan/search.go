@@ -47,8 +47,9 @@ type Options struct {
 	// nobody is.
 	OnTrial func(Trial)
 
-	steps int // of a trial at most; 0: maxTrialSteps
-	micro int // the size of micro-batches; 0: any
+	steps int  // of a trial at most; 0: maxTrialSteps
+	micro int  // the size of micro-batches; 0: any
+	rough bool // of what does not fit it is not asked how much it needs
 }
 
 // briefly is o for one of many searches, of which only the best is done again
@@ -125,6 +126,9 @@ func search(ctx context.Context, info device.Info, c train.Config, o Options) (*
 		}
 	}
 	if !p.Chosen.Fits {
+		if o.rough {
+			return nil, &TooSmallError{Model: c.Model, BudgetBytes: info.Capacity}
+		}
 		return nil, tooSmall(ctx, info, c, o.briefly())
 	}
 	return p, p.refine(ctx, info, c, o)
@@ -133,7 +137,7 @@ func search(ctx context.Context, info device.Info, c train.Config, o Options) (*
 // heldBytes is what lives on the device between all steps with what s has outside: the
 // model and what of the optimizer is not outside.
 func heldBytes(info device.Info, c train.Config, s train.Strategy, o Options) (n uint64, err error) {
-	dev, err := device.OpenNullLike(info, unlimited, func(*device.Launch) {})
+	dev, err := device.OpenNullLike(info, unlimited, nil, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -359,7 +363,7 @@ func record(info device.Info, c train.Config, free Trial, o Options) (p *program
 		if now >= 0 {
 			seconds[now] += rates.seconds(l)
 		}
-	})
+	}, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,11 @@ import (
 //
 // A place is all ranks that have the same samples of a batch: there are data ×
 // expert of them.
-type Mesh struct{ Pipeline, Expert, Tensor int }
+type Mesh struct {
+	Pipeline int `json:"pipeline"`
+	Expert   int `json:"expert"`
+	Tensor   int `json:"tensor"`
+}
 
 // The names of the axes.
 const (

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -26,9 +28,15 @@ func planCommand() *cobra.Command {
 		Long: `Plan runs the training step on a null device, which hands out addresses and
 computes nothing, and shows what was tried: the peak of memory of each strategy,
 to the byte, and its time by the operations' bytes and flops or, with --calibrate
-or --rates, by what operations were measured to take.`,
+or --rates, by what operations were measured to take.
+
+For several devices whose layout no flag gives it compares the layouts, as flags
+for train: the fastest that fits is marked. Of one that can't be faster than that
+it shows what a plain step takes or, where that doesn't fit, how long it would
+take at least.`,
 		Example: `  headroom plan --model gpt2 --batch 8 --seq 1024 --device null:24GiB
   headroom plan --model gpt2 --batch 8 --seq 1024 --devices 4xnull:4GiB --shard gradients
+  headroom plan --model gpt2 --batch 8 --seq 1024 --devices 4xnull:4GiB
   headroom plan --model gpt2 --batch auto --seq 1024 --device null:24GiB
   headroom plan --model resnet50 --batch 64 --device null:8GiB
   headroom plan --model bert-base --task classes --classes 5 --device null:8GiB
@@ -39,6 +47,7 @@ or --rates, by what operations were measured to take.`,
   headroom plan --device host:128MiB --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			f.laidOut = slices.ContainsFunc([]string{"tensor", "pipeline", "expert", "shard"}, cmd.Flags().Changed)
 			return f.plan(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -46,7 +55,7 @@ or --rates, by what operations were measured to take.`,
 	cmd.Flags().IntVar(&f.image, "image", 0, "height and width of images (default by model: resnet-mini 28, others 224)")
 	cmd.Flags().IntVar(&f.classes, "classes", 0, "how many classes there are (default by model: resnet-mini 10, other resnets 1000, bert 2)")
 	fl := cmd.Flags()
-	fl.StringVar(&f.devices, "devices", "", "`DEVICES` to spread the step over, as for train, such as 4xnull:8GiB: the plan is of the first rank's, or of every stage's")
+	fl.StringVar(&f.devices, "devices", "", "`DEVICES` to spread the step over, as for train, such as 4xnull:8GiB: with --tensor, --pipeline, --expert or --shard the plan is of the first rank, or of every stage, of that one layout, and without them layouts are compared")
 	f.mesh.add(fl)
 	fl.Var(&f.shard, "shard", "what each of several ranks keeps only a part of: nothing, state, gradients or parameters")
 	fl.StringVar(&f.out, "out", "", "`FILE` to write the plan to, for train --plan and headroom diff")
@@ -65,6 +74,8 @@ type planFlags struct {
 	devices          string
 	mesh             meshFlags
 	shard            shardFlag
+	laidOut          bool // a flag says how the ranks are laid out
+	layouts          []plan.Layout
 	out, svg         string
 	curve, calibrate bool
 	maxBatch, maxSeq bool
@@ -107,7 +118,8 @@ func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
 	return planError(errors.Join(err, dev.Close()))
 }
 
-// spread makes the step the first rank's of those on --devices.
+// spread makes the step the first rank's of those on --devices, or lists how it could
+// be laid out.
 func (j *planFlags) spread(c *train.Config) (p train.Parallel, err error) {
 	ranks := splitDevices(j.devices)
 	if len(ranks) == 0 {
@@ -117,10 +129,16 @@ func (j *planFlags) spread(c *train.Config) (p train.Parallel, err error) {
 	if j.batch.auto || j.calibrate || j.maxBatch || j.maxSeq || j.out != "" {
 		return p, usagef("--devices answers how a step of a given batch fits, and how --curve runs")
 	}
+	j.device = ranks[0]
+	if !j.laidOut && !j.curve {
+		if j.layouts, err = plan.Layouts(*c, len(ranks), j.mesh.parallel(nil, 0)); err != nil {
+			err = usageError{err}
+		}
+		return p, err
+	}
 	if *c, err = j.mesh.share(*c, len(ranks), j.shard.Shard); err != nil {
 		return p, err
 	}
-	j.device = ranks[0]
 	return j.mesh.parallel(dist.Null(0, len(ranks)), j.shard.Shard), nil
 }
 
@@ -139,6 +157,9 @@ func (j *planFlags) answer(ctx context.Context, info device.Info, c train.Config
 			err = atomicfile.Write(j.svg, func(w io.Writer) error { return plan.WriteCurve(w, points) })
 		}
 		return j.show(w, points, err, func(p *page) error { return writeCurve(p, points) })
+	case j.layouts != nil:
+		all, err := plan.SearchLayouts(ctx, info, j.layouts, o)
+		return j.show(w, all, err, func(p *page) error { return j.writeLayouts(p, info, all) })
 	}
 	if j.mesh.Pipeline > 1 {
 		stages, err := plan.SearchStages(ctx, info, c, o)
@@ -192,6 +213,51 @@ func writeStages(p *page, stages []*plan.Plan) error {
 	}
 	p.table("rlllll", rows...)
 	return p.err
+}
+
+// writeLayouts shows how ranks can be laid out, the fastest one marked.
+func (j *planFlags) writeLayouts(p *page, info device.Info, all []plan.Layout) error {
+	p.line(plain, "device  %s, %s each", info.Name, bytesText(info.Capacity))
+	rows := [][]string{{"  layout", "peak", "reserved", "estimate", "strategy"}}
+	for i, l := range all {
+		mark := "  "
+		if i == 0 {
+			mark = "* "
+		}
+		row := []string{mark + j.mesh.words(l), "", "", "", ""}
+		switch {
+		case l.Fits:
+			row = []string{row[0], size.Format(l.PeakBytes), size.Format(l.ReservedBytes), fmt.Sprintf("%.3g s", l.Seconds), l.Description}
+		case l.Searched:
+			row[4] = "does not fit"
+		default:
+			row[3] = fmt.Sprintf("over %.3g s", l.BoundSeconds)
+		}
+		rows = append(rows, row)
+	}
+	p.table("lrrrw", rows...)
+	return p.err
+}
+
+// words are the flags for train that lay ranks out so.
+func (m meshFlags) words(l plan.Layout) string {
+	var words []string
+	for _, f := range []struct {
+		name string
+		n    int
+	}{{"pipeline", l.Mesh.Pipeline}, {"expert", l.Mesh.Expert}, {"tensor", l.Mesh.Tensor}} {
+		if f.n > 1 {
+			words = append(words, fmt.Sprintf("--%s %d", f.name, f.n))
+		}
+	}
+	if l.Mesh.Pipeline > 1 && m.schedule.Schedule > 0 {
+		words = append(words, "--schedule "+m.schedule.String())
+		if m.schedule.Schedule == train.Interleaved {
+			words = append(words, fmt.Sprintf("--chunks %d", m.chunks))
+		}
+	}
+	shard := shardFlag{l.Shard}
+	return strings.Join(append(words, "--shard "+shard.String()), " ")
 }
 
 // writePlan shows what was tried, the choice marked.

@@ -135,7 +135,7 @@ func TestRanksFromTheCommandLine(t *testing.T) {
 // ranks there are, and what can't be shared is refused.
 func TestPlanForRanks(t *testing.T) {
 	least := uint64(math.MaxUint64)
-	for _, args := range [][]string{{"--device", "null:1GiB"}, {"--devices", "2xnull:1GiB", "--shard", "nothing"}, {"--devices", "2xnull:1GiB"}, {"--devices", "4xnull:1GiB", "--shard", "gradients"}} {
+	for _, args := range [][]string{{"--device", "null:1GiB"}, {"--devices", "2xnull:1GiB", "--shard", "nothing"}, {"--devices", "2xnull:1GiB", "--shard", "state"}, {"--devices", "4xnull:1GiB", "--shard", "gradients"}} {
 		status, stdout, stderr := headroom(append([]string{"plan", "--batch", "8", "--seq", "64", "--json"}, args...)...)
 		var p plan.Plan
 		if err := json.Unmarshal([]byte(stdout), &p); status != 0 || err != nil || p.Chosen.PeakBytes >= least {
@@ -151,7 +151,9 @@ func TestPlanForRanks(t *testing.T) {
 		want string
 		args []string
 	}{
-		{"a multiple", []string{"--batch", "6", "--devices", "4xnull:1GiB"}},
+		{"a multiple", []string{"--batch", "6", "--devices", "4xnull:1GiB", "--shard", "state"}},
+		{"can't be spread over 7 ranks along any axis", []string{"--model", "gpt2-nano", "--devices", "7xnull:1GiB"}},
+		{"in any layout: it needs at least", []string{"--model", "gpt2-nano", "--devices", "2xnull:1MiB"}},
 		{"normalises over the whole batch", []string{"--model", "resnet-mini", "--devices", "2xnull:1GiB"}},
 		{"--devices answers", []string{"--devices", "2xnull:1GiB", "--max-batch"}},
 		{"4 ranks can't be laid out as pipeline 3 × expert 1 × tensor 1", []string{"--devices", "4xnull:1GiB", "--pipeline", "3"}},
@@ -168,6 +170,34 @@ func TestPlanForRanks(t *testing.T) {
 	}
 	if status, _, stderr := headroom("train", "--data", text(t), "--out", t.TempDir(), "--model", "gpt2-nano", "--devices", "3xhost:64MiB", "--tensor", "2"); status != 2 || !strings.Contains(stderr, "3 ranks can't be laid out") {
 		t.Errorf("train: status %d, want 2\n%s", status, stderr)
+	}
+}
+
+// TestPlanLayouts: without a flag that lays ranks out, layouts are compared, the best
+// one first with flags that plan it alone, at the same memory.
+func TestPlanLayouts(t *testing.T) {
+	common := []string{"plan", "--model", "gpt2-nano", "--batch", "4", "--seq", "64", "--devices", "2xnull:64MiB"}
+	status, stdout, stderr := headroom(common...)
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	if status != 0 || len(lines) < 3 || !strings.HasPrefix(lines[2], "* --") {
+		t.Fatalf("status %d: %s\n%s", status, stdout, stderr)
+	}
+	var flags []string
+	for _, word := range strings.Fields(lines[2])[1:] {
+		if strings.Contains(word, "iB") {
+			break
+		}
+		flags = append(flags, word)
+	}
+	var all []plan.Layout
+	status, stdout, stderr = headroom(append(common, "--json")...)
+	if err := json.Unmarshal([]byte(stdout), &all); status != 0 || err != nil || len(all) != len(lines)-2 || !all[0].Fits {
+		t.Fatalf("status %d, error %v: %s\n%s", status, err, stdout, stderr)
+	}
+	var p plan.Plan
+	status, stdout, stderr = headroom(append(append(common, "--json"), flags...)...)
+	if err := json.Unmarshal([]byte(stdout), &p); status != 0 || err != nil || p.Chosen.PeakBytes != all[0].PeakBytes || p.Chosen.Seconds != all[0].Seconds {
+		t.Errorf("%v: status %d, error %v: %+v, of layouts %+v\n%s", flags, status, err, p.Chosen, all[0], stderr)
 	}
 }
 
