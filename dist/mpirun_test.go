@@ -121,7 +121,7 @@ func TestMPIRank(t *testing.T) {
 // which nothing tells to the others, and they name it.
 func TestMPIRankDies(t *testing.T) {
 	m := startedMPI(t)
-	g, err := dist.Join(t.Context(), dist.JoinOptions{MPI: m, Rank: m.Rank(), Size: m.Size(), Address: "0:1", Silence: 4 * time.Second})
+	g, err := dist.Join(t.Context(), dist.JoinOptions{MPI: m, Rank: m.Rank(), Size: m.Size(), Address: "0:1", Silence: 15 * time.Second})
 	if err == nil {
 		err = g.Barrier()
 	}
@@ -135,7 +135,7 @@ func TestMPIRankDies(t *testing.T) {
 		}
 		t.Fatal(self.Kill())
 	}
-	if err := g.Barrier(); err == nil || !strings.Contains(err.Error(), "rank 1: it has said nothing for 4s") {
+	if err := g.Barrier(); err == nil || !strings.Contains(err.Error(), "rank 1: it has said nothing for 15s") {
 		t.Errorf("the error is %v", err)
 	}
 	g.Close()

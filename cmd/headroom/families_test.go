@@ -195,13 +195,13 @@ func TestFashionMNIST(t *testing.T) {
 		t.Skipf("SKIPPED: not run without %s (Debian's package dataset-fashion-mnist), or where all is checked twice (%v)", dir, err)
 	}
 	out := filepath.Join(t.TempDir(), "run")
-	if status, _, stderr := headroom("train", "--model", "resnet-mini", "--data", dir, "--batch", "64", "--steps", "80", "--warmup", "10", "--lr", "0.05", "--out", out); status != 0 {
+	if status, _, stderr := headroom("train", "--model", "resnet-mini", "--data", dir, "--batch", "64", "--steps", "40", "--warmup", "5", "--lr", "0.05", "--out", out); status != 0 {
 		t.Fatal(stderr)
 	}
 	s := summary(t, out)
 	t.Logf("accuracy %v", s.TestAccuracy)
-	if s.TestAccuracy < 0.6 || s.TestSamples != 10000 {
-		t.Errorf("accuracy %v on %d images, want 0.6 after 80 steps", s.TestAccuracy, s.TestSamples)
+	if s.TestAccuracy < 0.5 || s.TestSamples != 10000 {
+		t.Errorf("accuracy %v on %d images, want 0.5 after 40 steps", s.TestAccuracy, s.TestSamples)
 	}
 }
 
@@ -263,11 +263,11 @@ func TestOtherData(t *testing.T) {
 
 // TestPlansOfFamilies plans every model that there is, at a small batch.
 func TestPlansOfFamilies(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("checking them takes minutes, and package plan has its own tests with invariants")
+	}
 	for _, f := range families() {
 		for _, model := range f.models {
-			if invariant.Enabled && !strings.HasSuffix(model, "mini") { // checking them takes its time
-				continue
-			}
 			status, stdout, stderr := headroom("plan", "--model", model, "--task", string(f.task), "--batch", "1", "--device", "null:64GiB", "--json")
 			var p plan.Plan
 			if err := json.Unmarshal([]byte(stdout), &p); status != 0 || err != nil || !p.Chosen.Fits || p.Chosen.Strategy != (train.Strategy{MicroBatch: 1}) {

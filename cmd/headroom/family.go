@@ -25,7 +25,7 @@ type family struct {
 // families lists all; of those with the same models the first is the default.
 func families() []family {
 	return []family{
-		{nn.GPT2Names(), train.NextToken, setGPT2, 32, 256, 40, 10, 1e-3, "adamw"},
+		{nn.GPT2Names(), train.NextToken, setGPT2, 32, 256, 20, 5, 1e-3, "adamw"},
 		{nn.BERTNames(), train.Hidden, setBERT, 32, 128, 200, 20, 1e-3, "adamw"},
 		{nn.BERTNames(), train.Classes, setBERT, 16, 256, 100, 10, 1e-4, "adamw"},
 		{nn.ResNetNames(), train.Classes, setResNet, 128, 0, 469, 50, 0.1, "sgd"},

@@ -241,6 +241,9 @@ func TestREADME(t *testing.T) {
 		}
 		if (args[0] == "train" || args[0] == "launch") && !strings.Contains(c[1], "--resume") {
 			args = append(args, "--steps", "1")
+			if !strings.Contains(c[1], "--batch") && !strings.Contains(c[1], "--plan") {
+				args = append(args, "--batch", "4") // for time's sake
+			}
 		}
 		if args[0] == "train" && !strings.Contains(c[1], "--out") {
 			args = append(args, "--out", filepath.Join(runs, "default"))
