@@ -32,7 +32,7 @@ func cuttable() map[string]train.Config {
 		}
 		c.Batch, c.Schedule.Steps = 8, 12
 		if invariant.Enabled {
-			c.Schedule.Steps = 2
+			c.Schedule.Steps = 1
 		}
 		all[name] = c
 	}
