@@ -95,6 +95,42 @@ func trained(t *testing.T, n int, c train.Config, s train.Strategy, p train.Para
 	return all[0]
 }
 
+// goesOn has so many ranks go on to the end from a copy of what lies in dir, after
+// saving again what they read; look is called with the copy in between. It gives the
+// losses of rank 0 after checking that all ranks have the same ones.
+func goesOn(t *testing.T, n int, c train.Config, s train.Strategy, p train.Parallel, dir string, look func(again string)) []float64 {
+	t.Helper()
+	again, all := t.TempDir(), make([][]float64, n)
+	if err := os.CopyFS(again, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	ranksOf(t, n, c, s, p, again, func(rank int, r *train.Run) error {
+		cp, err := train.OpenCheckpoint(again)
+		if err != nil {
+			return err
+		}
+		defer cp.Close()
+		if err := r.Resume(cp); err != nil {
+			return err
+		}
+		if err := r.Trainer.Save(again, cp.State); err != nil {
+			return err
+		}
+		if rank == 0 {
+			look(again)
+		}
+		r.OnStep = func(p train.Progress) { all[rank] = append(all[rank], p.Loss) }
+		_, err = r.Do(context.Background())
+		return err
+	})
+	for _, l := range all[1:] {
+		if !slices.Equal(l, all[0]) {
+			t.Errorf("ranks have the losses %v and %v", all[0], l)
+		}
+	}
+	return all[0]
+}
+
 // TestRanksChangeNothing: 2 and 4 ranks have the losses of one device, whatever
 // is sharded, also with micro-batches and recompute.
 func TestRanksChangeNothing(t *testing.T) {
@@ -151,35 +187,14 @@ func TestRanksSave(t *testing.T) {
 			if invariant.Enabled && n != 3 {
 				continue
 			}
-			again := t.TempDir()
-			if err := os.CopyFS(again, os.DirFS(dir)); err != nil {
-				t.Fatal(err)
-			}
 			next := train.Shard((int(shard) + n) % 4)
-			var got []float64
-			ranksOf(t, n, c, train.Strategy{MicroBatch: 12 / n}, train.Parallel{Shard: next}, again, func(rank int, r *train.Run) error {
-				cp, err := train.OpenCheckpoint(again)
-				if err != nil {
-					return err
+			got := goesOn(t, n, c, train.Strategy{MicroBatch: 12 / n}, train.Parallel{Shard: next}, dir, func(again string) {
+				if !bytes.Equal(alone(t, again, c), saved) {
+					t.Errorf("saved by 4 ranks with shard %d and by %d with shard %d: the arrays differ", shard, n, next)
 				}
-				defer cp.Close()
-				if err := r.Resume(cp); err != nil {
-					return err
+				if parts := partsIn(t, again); len(parts) >= max(n, 2) {
+					t.Errorf("%d ranks left the parts %q", n, parts)
 				}
-				if err := r.Trainer.Save(again, cp.State); err != nil {
-					return err
-				}
-				if rank == 0 {
-					if !bytes.Equal(alone(t, again, c), saved) {
-						t.Errorf("saved by 4 ranks with shard %d and by %d with shard %d: the arrays differ", shard, n, next)
-					}
-					if parts := partsIn(t, again); len(parts) >= max(n, 2) {
-						t.Errorf("%d ranks left the parts %q", n, parts)
-					}
-					r.OnStep = func(p train.Progress) { got = append(got, p.Loss) }
-				}
-				_, err = r.Do(context.Background())
-				return err
 			})
 			for i, l := range got {
 				if math.Abs(l-want[2+i]) > 1e-5*want[2+i] {

@@ -160,29 +160,11 @@ func TestTensorSaves(t *testing.T) {
 		}
 		saved := alone(t, dir, c)
 		for _, to := range []struct{ ranks, tensor int }{{1, 1}, {2, 2}, {2, 1}, {4, 2}} {
-			again := t.TempDir()
-			if err := os.CopyFS(again, os.DirFS(dir)); err != nil {
-				t.Fatal(err)
-			}
-			var got []float64
 			p := train.Parallel{Mesh: train.Mesh{Tensor: to.tensor}, Shard: train.ShardState}
-			ranksOf(t, to.ranks, c, train.Strategy{MicroBatch: c.Batch / to.ranks}, p, again, func(rank int, r *train.Run) error {
-				cp, err := train.OpenCheckpoint(again)
-				if err != nil {
-					return err
+			got := goesOn(t, to.ranks, c, train.Strategy{MicroBatch: c.Batch / to.ranks}, p, dir, func(again string) {
+				if !bytes.Equal(alone(t, again, c), saved) {
+					t.Errorf("%s: saved on tensor 4 and on %+v: the arrays differ", name, to)
 				}
-				defer cp.Close()
-				if err := errors.Join(r.Resume(cp), r.Trainer.Save(again, cp.State)); err != nil {
-					return err
-				}
-				if rank == 0 {
-					if !bytes.Equal(alone(t, again, c), saved) {
-						t.Errorf("%s: saved on tensor 4 and on %+v: the arrays differ", name, to)
-					}
-					r.OnStep = func(p train.Progress) { got = append(got, p.Loss) }
-				}
-				_, err = r.Do(t.Context())
-				return err
 			})
 			if d := apart(got, want[2:]); d > 1e-5 {
 				t.Errorf("%s: on tensor 4, then %+v: losses %v, want %v", name, to, got, want[2:])
