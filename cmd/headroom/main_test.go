@@ -193,7 +193,7 @@ func TestInterrupt(t *testing.T) {
 }
 
 func TestPlanAsJSON(t *testing.T) {
-	status, stdout, stderr := headroom("plan", "--device", "null:200MiB", "--json")
+	status, stdout, stderr := headroom("plan", "--model", "gpt2-nano", "--batch", "16", "--device", "null:20MiB", "--json")
 	var p struct {
 		Budget uint64 `json:"budget_bytes"`
 		Chosen struct {
@@ -201,7 +201,7 @@ func TestPlanAsJSON(t *testing.T) {
 			Peak uint64 `json:"peak_bytes"`
 		} `json:"chosen"`
 	}
-	if err := json.Unmarshal([]byte(stdout), &p); status != 0 || err != nil || p.Budget != 200<<20 || !p.Chosen.Fits || p.Chosen.Peak > p.Budget {
+	if err := json.Unmarshal([]byte(stdout), &p); status != 0 || err != nil || p.Budget != 20<<20 || !p.Chosen.Fits || p.Chosen.Peak > p.Budget {
 		t.Errorf("status %d, error %v, plan %+v\n%s", status, err, p, stderr)
 	}
 }

@@ -292,8 +292,9 @@ func eachSeat(seats []seat, f func(i int, s seat) error) error {
 // onSeats trains in all seats and sums up each.
 func (f *trainFlags) onSeats(ctx context.Context, seats []seat, c train.Config, cp *train.Checkpoint, stderr io.Writer) ([]train.Summary, error) {
 	summaries := make([]train.Summary, len(seats))
+	asked := *f // seats copy it, while the first one's data becomes f's
 	err := eachSeat(seats, func(i int, s seat) error {
-		mine := *f
+		mine := asked
 		mine.seat, mine.device = s, s.device
 		if !s.first() {
 			mine.live = liveFlag{}
