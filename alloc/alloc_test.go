@@ -114,7 +114,7 @@ func randomSize(r *rand.Rand) uint64 {
 // TestHotPathAllocatesNothing counts allocations of Go memory per operation
 // when free blocks are reused, alone and among other blocks.
 func TestHotPathAllocatesNothing(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("the checks of this build allocate")
 	}
 	a, s := open(t, 1<<30, Options{})

@@ -26,7 +26,7 @@ func TestContent(t *testing.T) {
 			t.Fatal(err)
 		}
 		st := fill(t, dev)
-		if dev.Info().Virtual && !invariant.Enabled && st.Unmaps == 0 {
+		if dev.Info().Virtual && !invariant.Slow && st.Unmaps == 0 {
 			t.Errorf("nothing was moved: %+v", st)
 		}
 	})
@@ -38,7 +38,7 @@ func TestContent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if st := fill(t, dev); st.Stitches == 0 || !invariant.Enabled && (st.Unmaps == 0 || st.Reuses == 0) {
+		if st := fill(t, dev); st.Stitches == 0 || !invariant.Slow && (st.Unmaps == 0 || st.Reuses == 0) {
 			t.Errorf("nothing was moved, stitched or used again: %+v", st)
 		}
 	})
@@ -76,7 +76,7 @@ func fill(t *testing.T, dev device.Device) Stats {
 	text, back := numbers(contentCapacity), make([]byte, contentCapacity)
 	sizes := []uint64{1 << 20, 3 << 20, 5 << 19, 9 << 20} // that come again and again
 	rounds := 300
-	if invariant.Enabled { // which takes its time
+	if invariant.Slow { // which takes its time
 		rounds = 120
 	}
 	for i := range rounds {

@@ -212,7 +212,7 @@ func TestFailureAtEveryCall(t *testing.T) {
 // allocator while it takes back what it did before the first.
 func TestFailureWhileUndoing(t *testing.T) {
 	step := 1
-	if invariant.Enabled { // which takes its time
+	if invariant.Slow { // which takes its time
 		step = 7
 	}
 	for _, first := range virtualCalls {

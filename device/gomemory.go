@@ -27,7 +27,7 @@ func (m goMemory) alloc(size uint64) (Ptr, error) {
 		return 0, os.ErrInvalid
 	}
 	raw := make([]byte, size+allocUnit)
-	if invariant.Enabled {
+	if invariant.Slow {
 		fillNaN(raw)
 	}
 	first := address(unsafe.Pointer(unsafe.SliceData(raw)))

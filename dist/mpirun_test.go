@@ -22,7 +22,7 @@ func TestMPIRun(t *testing.T) {
 	for _, mpirun := range []string{"mpirun.openmpi", "mpirun.mpich"} {
 		t.Run(mpirun, func(t *testing.T) {
 			for _, n := range []int{2, 4} {
-				if !invariant.Enabled || n < 4 {
+				if !invariant.Slow || n < 4 {
 					mpirunTest(t, mpirun, n, "TestMPIRank", n)
 				}
 			}

@@ -97,7 +97,7 @@ func (m *lm) naive(rt *tensor.Runtime, r generate.Request) (came []int32) {
 // trials is a number of random trials: n, or fewer where the race detector
 // makes each of them slow.
 func trials(n int) int {
-	if invariant.Enabled {
+	if invariant.Slow {
 		return n / 4
 	}
 	return n

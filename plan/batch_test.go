@@ -25,7 +25,7 @@ func TestLargestBatch(t *testing.T) {
 		{"host:10MiB", small, 64}, {"host:12MiB", small, 64}, {"host:16MiB", small, 64}, {"host:20MiB", small, 33}, {"host:14MiB", small, 50},
 		{"host:6MiB", deep, 32}, {"host:8MiB", deep, 32}, {"host:10MiB", deep, 17}, {"null:12MiB", deep, 32}, {"null:16MiB", small, 48},
 	} {
-		if invariant.Enabled && i%4 > 0 { // checking them takes its time
+		if invariant.Slow && i%4 > 0 { // checking them takes its time
 			continue
 		}
 		c := config(test.model, 1, test.seq)
@@ -68,7 +68,7 @@ func TestLargestBatch(t *testing.T) {
 // TestLargestWithValuesMadeAgain finds larger batches and longer sequences
 // where values may be made again, and runs them.
 func TestLargestWithValuesMadeAgain(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("checking dozens of plans takes minutes, and other tests plan with invariants")
 	}
 	deep := nn.GPT2Config{Vocab: 100, Context: 256, Width: 32, Layers: 9, Heads: 2}

@@ -14,7 +14,7 @@ import (
 // longer. With room outside the device the least is less, with the optimizer
 // there, and no point is slower than one without that room.
 func TestCurve(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("other tests plan with invariants")
 	}
 	c := config(nn.GPT2Config{Vocab: 1000, Context: 64, Width: 64, Layers: 3, Heads: 4}, 4, 64)

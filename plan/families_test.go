@@ -35,14 +35,14 @@ func families() map[string]train.Config {
 // byte, from the device that no strategy is needed on to the least that any
 // fits, with evaluations between the steps where the configuration has them.
 func TestFamiliesPredictedIsMeasured(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
 	}
 	for name, c := range families() {
 		t.Run(name, func(t *testing.T) {
 			kinds := map[string]bool{}
 			for i, budget := range []string{"host:128MiB", "host:16MiB", "host:14MiB", "host:12MiB", "host:10MiB", "host:8MiB", "host:6MiB"} {
-				if invariant.Enabled && i%3 > 0 { // checking them takes its time
+				if invariant.Slow && i%3 > 0 { // checking them takes its time
 					continue
 				}
 				dev, err := device.Open(budget)
@@ -63,7 +63,7 @@ func TestFamiliesPredictedIsMeasured(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if len(kinds) < 2 && !invariant.Enabled {
+			if len(kinds) < 2 && !invariant.Slow {
 				t.Errorf("one strategy was chosen for all budgets: %v", kinds)
 			}
 		})
@@ -73,7 +73,7 @@ func TestFamiliesPredictedIsMeasured(t *testing.T) {
 // TestRecomputeSaves: however many blocks are recomputed, each family's step
 // needs no more memory than without, and with all of them less.
 func TestRecomputeSaves(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
 	}
 	info := device.Info{Granularity: 2 << 20, Virtual: true}
@@ -147,7 +147,7 @@ func measureFamily(t *testing.T, dev device.Device, c train.Config, s train.Stra
 // TestFamiliesLargestBatch runs the batch that was found, and finds that one
 // more does not fit.
 func TestFamiliesLargestBatch(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
 	}
 	for name, c := range families() {
@@ -177,7 +177,7 @@ func TestFamiliesLargestBatch(t *testing.T) {
 // was foretold and inside the budget, also where values are moved away, and
 // losses are those of the plain step: bit for bit where the batch is whole.
 func TestFamiliesBudgets(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
 	}
 	away := quick
@@ -185,7 +185,7 @@ func TestFamiliesBudgets(t *testing.T) {
 	all := families()
 	all["gpt2"] = config(nn.GPT2Config{Vocab: 256, Context: 48, Width: 64, Layers: 4, Heads: 4}, 16, 48)
 	for name, c := range all {
-		if invariant.Enabled && name != "gpt2" { // checking them takes its time
+		if invariant.Slow && name != "gpt2" { // checking them takes its time
 			continue
 		}
 		c.Test, c.Schedule.Steps = false, 3
@@ -197,7 +197,7 @@ func TestFamiliesBudgets(t *testing.T) {
 		}
 		want := lossesOf(t, dev, c, plain)
 		for percent, o := range map[uint64]plan.Options{100: quick, 60: quick, 40: away, 30: quick, 29: away} {
-			if invariant.Enabled && percent != 29 { // checking them takes its time
+			if invariant.Slow && percent != 29 { // checking them takes its time
 				continue
 			}
 			dev := hostOf(t, (plain.PeakBytes*percent/100+2<<20-1)&^(2<<20-1))

@@ -49,7 +49,7 @@ func slowLayouts(t *testing.T, info device.Info, c train.Config, ranks int, o pl
 // TestLayouts: the best layout is that of a loop over all of them, with room for all
 // and with little, and what is said not to be faster is not.
 func TestLayouts(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
 	}
 	moe := families()["moe"]

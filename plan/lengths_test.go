@@ -22,7 +22,7 @@ import (
 func TestLengthsAreMeasured(t *testing.T) {
 	c := config(nn.GPT2Config{Vocab: 256, Context: 64, Width: 64, Layers: 4, Heads: 4}, 8, 64)
 	budgets := []string{"host:8MiB", "host:9MiB"}
-	if invariant.Enabled { // checking races takes its time
+	if invariant.Slow { // checking races takes its time
 		budgets = budgets[:1]
 	}
 	for _, budget := range budgets {

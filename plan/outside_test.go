@@ -32,7 +32,7 @@ func TestOutsidePredictedIsMeasured(t *testing.T) {
 	for _, test := range []struct{ name, budget string }{
 		{"gpt2", "host:12MiB"}, {"gpt2", "host:8MiB"}, {"moe", "host:4MiB"}, {"masked", "host:4MiB"}, {"resnet", "host:6MiB"},
 	} {
-		if invariant.Enabled && test.budget != "host:8MiB" {
+		if invariant.Slow && test.budget != "host:8MiB" {
 			continue
 		}
 		c := all[test.name]
@@ -131,7 +131,7 @@ func measureOutside(t *testing.T, dev device.Device, c train.Config, s train.Str
 func TestAwayAs(t *testing.T) {
 	c := config(nn.GPT2Config{Vocab: 256, Context: 64, Width: 64, Layers: 4, Heads: 4}, 8, 64)
 	for as, tolerance := range map[tensor.AwayForm]float64{tensor.AwayBFloat16: 1e-3, tensor.AwayInt8: 1e-2} {
-		if invariant.Enabled && as != tensor.AwayInt8 {
+		if invariant.Slow && as != tensor.AwayInt8 {
 			continue
 		}
 		dev, err := device.Open("host:6MiB")

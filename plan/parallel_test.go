@@ -102,7 +102,7 @@ func predicted(t *testing.T, c train.Config, ranks int, budget string, p train.P
 // which knows no other rank, where all fits and where little does, with and
 // without shards, in several buckets.
 func TestRanksPredictedIsMeasured(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
 	}
 	all := families()

@@ -15,7 +15,7 @@ import (
 // TestStagesPredictedIsMeasured: the peak of each stage is what its plan says, where
 // all fits and where little does, under every schedule.
 func TestStagesPredictedIsMeasured(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
 	}
 	all := families()
@@ -43,7 +43,7 @@ func TestStagesPredictedIsMeasured(t *testing.T) {
 // TestProductsPredictedIsMeasured: so is that of ranks on several axes at once, and of
 // such whose parameters are sharded besides.
 func TestProductsPredictedIsMeasured(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
 	}
 	c := families()["moe"]

@@ -17,7 +17,7 @@ import (
 var quick = plan.Options{Work: quickWork()}
 
 func quickWork() int {
-	if invariant.Enabled { // checking races takes its time
+	if invariant.Slow { // checking races takes its time
 		return 30_000
 	}
 	return 300_000
@@ -53,7 +53,7 @@ func TestPredictedIsMeasured(t *testing.T) {
 		{"host:4MiB", deep, 1, 48},
 		{"host:43MiB", nn.GPT2Config{Vocab: 256, Context: 128, Width: 128, Layers: 4, Heads: 4}, 31, 79}, // its reserved memory grows in step 3
 	} {
-		if invariant.Enabled && test.batch == 31 { // checking it takes a minute
+		if invariant.Slow && test.batch == 31 { // checking it takes a minute
 			continue
 		}
 		c := config(test.model, test.batch, test.seq)
@@ -111,7 +111,7 @@ func measure(t *testing.T, dev device.Device, c train.Config, s train.Strategy) 
 
 // TestLeastBudget: the least that the error names is the least that works.
 func TestLeastBudget(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
 	}
 	c := config(nn.GPT2Config{Vocab: 256, Context: 64, Width: 64, Layers: 4, Heads: 4}, 8, 64)
@@ -134,7 +134,7 @@ func TestLeastBudget(t *testing.T) {
 // TestMoreMemoryIsNeverSlower: along a growing budget the estimate falls, from
 // the thriftiest strategy to the plain one.
 func TestMoreMemoryIsNeverSlower(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
 	}
 	c := config(nn.GPT2Config{Vocab: 256, Context: 128, Width: 64, Layers: 6, Heads: 4}, 12, 128)

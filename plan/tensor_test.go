@@ -16,7 +16,7 @@ import (
 // TestTensorPredictedIsMeasured: the peak of each rank along tensor is what its plan
 // says, which knows no other rank, where all fits and where values are made again.
 func TestTensorPredictedIsMeasured(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
 	}
 	all := families()

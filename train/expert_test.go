@@ -29,7 +29,7 @@ var spreadExperts = []struct {
 // device, also one whose experts get no tokens.
 func TestSpreadExperts(t *testing.T) {
 	for _, idle := range []bool{false, true} {
-		if idle && invariant.Enabled {
+		if idle && invariant.Slow {
 			continue
 		}
 		c := families()["moe"]
@@ -37,7 +37,7 @@ func TestSpreadExperts(t *testing.T) {
 		if idle { // eight tokens of a sequence for eight experts
 			c.MoE.Experts, c.MoE.TopK, c.MoE.Capacity = 8, 1, 4
 		}
-		if invariant.Enabled {
+		if invariant.Slow {
 			c.Schedule.Steps = 2
 		}
 		want := losses(t, noisy(t, t.TempDir(), c, c.Plain()))
@@ -124,7 +124,7 @@ func TestSpreadExpertsDiffer(t *testing.T) {
 // TestTogetherShort takes the memory of one rank away where the other waits for it
 // within the step: the job fails on both, with its number, and none waits for ever.
 func TestTogetherShort(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("under the race detector memory comes in segments too large to take half of them away")
 	}
 	c := families()["moe"]

@@ -158,7 +158,7 @@ func TestFamiliesResume(t *testing.T) {
 // there is memory again, is as if nothing had happened.
 func TestFamiliesOutOfMemory(t *testing.T) {
 	eachFamily(t, func(t *testing.T, c train.Config) {
-		if invariant.Enabled && c.ResNet.Width == 0 {
+		if invariant.Slow && c.ResNet.Width == 0 {
 			t.Skip("checking all of it takes its time: GPT-2 has a test of its own")
 		}
 		c.Batch, c.Schedule.Steps = 128, 2 // so that steps need memory beyond what New took

@@ -55,7 +55,7 @@ func (s *shared) Free(p device.Ptr) error {
 // weights in the middle of a run, and gives it back: the losses stay the same,
 // the events tell what was done, and in the end the steps run as planned again.
 func TestMemoryTakenAway(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("under the race detector memory comes in segments too large to take half of them away")
 	}
 	c := config()

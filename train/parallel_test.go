@@ -142,7 +142,7 @@ func TestRanksChangeNothing(t *testing.T) {
 			return
 		}
 		c.Batch, c.Schedule.Steps = 8, 12
-		if invariant.Enabled { // checking takes its time
+		if invariant.Slow { // checking takes its time
 			if c.Schedule.Steps = 2; c.MoE.Experts == 0 {
 				return
 			}
@@ -184,7 +184,7 @@ func TestRanksSave(t *testing.T) {
 		}
 		saved := alone(t, dir, c)
 		for n := 1; n <= 4; n++ {
-			if invariant.Enabled && n != 3 {
+			if invariant.Slow && n != 3 {
 				continue
 			}
 			next := train.Shard((int(shard) + n) % 4)
@@ -309,7 +309,7 @@ func TestRankIsKilledInSave(t *testing.T) {
 		})
 	}
 	for victim := range 3 {
-		if invariant.Enabled && victim != 1 {
+		if invariant.Slow && victim != 1 {
 			continue
 		}
 		for left := 0; ; left++ {
@@ -345,7 +345,7 @@ func TestRankIsKilledInSave(t *testing.T) {
 			}
 		}
 	}
-	if outcomes["old"] < 2 || outcomes["new"] < 1 && !invariant.Enabled { // it is new for certain where rank 0 dies last
+	if outcomes["old"] < 2 || outcomes["new"] < 1 && !invariant.Slow { // it is new for certain where rank 0 dies last
 		t.Errorf("outcomes %v", outcomes)
 	}
 	for other, want := range map[string]string{filepath.Join(first, "none"): "could not be saved", t.TempDir(): "must be one that all ranks share"} {
@@ -503,7 +503,7 @@ func TestRanksPrecision(t *testing.T) {
 // the losses of one device. Where next to nothing is left, both fail with the
 // number of the rank.
 func TestRanksShort(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("under the race detector memory comes in segments too large to take half of them away")
 	}
 	c := config()

@@ -33,12 +33,12 @@ func deep() map[string]train.Config {
 // besides, with shards and recompute.
 func TestPipelineChangesNothing(t *testing.T) {
 	all := deep()
-	if invariant.Enabled { // checking takes its time
+	if invariant.Slow { // checking takes its time
 		all = map[string]train.Config{"moe": all["moe"]}
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		c := all[name]
-		if c.Schedule.Steps = 12; invariant.Enabled {
+		if c.Schedule.Steps = 12; invariant.Slow {
 			c.Schedule.Steps = 1
 		}
 		want := losses(t, noisy(t, t.TempDir(), c, c.Plain()))
@@ -55,7 +55,7 @@ func TestPipelineChangesNothing(t *testing.T) {
 			{4, 2, 2, 0, train.ShardState, train.GPipe},
 			{4, 2, 1, 0, train.ShardState, train.Interleaved},
 		} {
-			if invariant.Enabled && (v.ranks != 4 || v.stages != 2) {
+			if invariant.Slow && (v.ranks != 4 || v.stages != 2) {
 				continue
 			}
 			p := train.Parallel{Mesh: train.Mesh{Pipeline: v.stages}, Shard: v.shard, Schedule: v.schedule}
@@ -105,7 +105,7 @@ func TestPipelineSaves(t *testing.T) {
 		{2, train.Parallel{Mesh: train.Mesh{Pipeline: 2}, Schedule: train.Interleaved}},
 		{4, train.Parallel{Mesh: train.Mesh{Pipeline: 2}, Shard: train.ShardGradients}},
 	} {
-		if invariant.Enabled && v.p.Schedule != train.Interleaved {
+		if invariant.Slow && v.p.Schedule != train.Interleaved {
 			continue
 		}
 		got := goesOn(t, v.ranks, c, train.Strategy{MicroBatch: 2}, v.p, dir, func(again string) {
@@ -129,7 +129,7 @@ func TestPipelineEvaluates(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, s := range []train.Schedule{train.OneFOneB, train.Interleaved} {
-			if invariant.Enabled && s == train.OneFOneB {
+			if invariant.Slow && s == train.OneFOneB {
 				continue
 			}
 			ranksOf(t, 4, c, train.Strategy{MicroBatch: 2}, train.Parallel{Mesh: train.Mesh{Pipeline: 2}, Schedule: s}, "", func(rank int, r *train.Run) error {
@@ -147,7 +147,7 @@ func TestPipelineEvaluates(t *testing.T) {
 // several moments of a schedule: both stages go down together, and have the losses
 // of one device.
 func TestPipelineShort(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("under the race detector memory comes in segments too large to take some of them away")
 	}
 	c := config()

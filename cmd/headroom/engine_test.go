@@ -39,7 +39,7 @@ func TestTrainUnderMPIRun(t *testing.T) {
 	for _, mpirun := range []string{"mpirun.openmpi", "mpirun.mpich"} {
 		for _, engine := range []string{"auto", "tcp"} {
 			t.Run(mpirun+" "+engine, func(t *testing.T) {
-				if invariant.Enabled && engine == "tcp" {
+				if invariant.Slow && engine == "tcp" {
 					t.Skip("TCP is not new to invariants")
 				}
 				out := mpirun + engine

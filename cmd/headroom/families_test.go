@@ -191,7 +191,7 @@ func TestImagesAreLearned(t *testing.T) {
 // TestFashionMNIST is the README's job in small, where the data set is there.
 func TestFashionMNIST(t *testing.T) {
 	const dir = "/usr/share/datasets/fashion-mnist"
-	if _, err := os.Stat(dir); err != nil || invariant.Enabled || testing.Short() {
+	if _, err := os.Stat(dir); err != nil || invariant.Slow || testing.Short() {
 		t.Skipf("SKIPPED: not run without %s (Debian's package dataset-fashion-mnist), or where all is checked twice (%v)", dir, err)
 	}
 	out := filepath.Join(t.TempDir(), "run")
@@ -263,7 +263,7 @@ func TestOtherData(t *testing.T) {
 
 // TestPlansOfFamilies plans every model that there is, at a small batch.
 func TestPlansOfFamilies(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("checking them takes minutes, and package plan has its own tests with invariants")
 	}
 	for _, f := range families() {

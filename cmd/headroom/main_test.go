@@ -216,7 +216,7 @@ func TestDoctor(t *testing.T) {
 // TestREADME runs every command that the README shows, shortened by flags that
 // make the runs brief.
 func TestREADME(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("it would take minutes, and the packages have their own tests with invariants")
 	}
 	readme, err := os.ReadFile("../../README.md")

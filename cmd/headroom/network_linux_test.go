@@ -124,7 +124,7 @@ func startFar(t *testing.T, names, addresses [2]string, args []string) (processe
 // those of two ranks on one machine, bit for bit, and a rank that is killed is
 // named by the other.
 func TestFarHosts(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("it would take minutes, and nothing in it is new to invariants")
 	}
 	names, addresses, c := farHosts(t)

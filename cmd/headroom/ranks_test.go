@@ -85,7 +85,7 @@ func TestRanksFromTheCommandLine(t *testing.T) {
 	out := func(name string) string { return filepath.Join(dir, name) }
 	for _, family := range [][]string{{"--model", "gpt2-nano"}, {"--model", "bert-mini", "--validation", "0.2"}, {"--model", "moe-mini"}} {
 		name := family[1]
-		if invariant.Enabled && name != "gpt2-nano" { // checking them takes its time
+		if invariant.Slow && name != "gpt2-nano" { // checking them takes its time
 			continue
 		}
 		common := append([]string{"--batch", "4", "--seq", "16", "--steps", "3", "--data", data}, family...)
@@ -205,7 +205,7 @@ func TestPlanLayouts(t *testing.T) {
 // and name it, and the run goes on from its checkpoint with the losses that it
 // would have had.
 func TestRankIsKilled(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("it would take minutes, and dist and train have their own tests of ranks that end, with invariants")
 	}
 	data, dir := text(t), t.TempDir()
@@ -313,7 +313,7 @@ func TestLaunchEnds(t *testing.T) {
 // started: the job is started again from its checkpoint, with the losses of an
 // undisturbed one, as often as it may be.
 func TestLaunchRestarts(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("it would take minutes, and nothing in it is new to invariants")
 	}
 	data, dir := text(t), t.TempDir()

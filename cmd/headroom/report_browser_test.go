@@ -32,7 +32,7 @@ func said(t *testing.T, command, file string) map[string]any {
 // and replay --json.
 func TestReportInABrowser(t *testing.T) {
 	trace := "testdata/bert_var.pickle.zst"
-	if invariant.Enabled { // everything takes ten times as long
+	if invariant.Slow { // everything takes ten times as long
 		trace = "../../inspect/testdata/leak_cache.pickle.gz"
 	}
 	tab := webtest.Open(t, "")

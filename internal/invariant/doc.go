@@ -1,3 +1,3 @@
-// Package invariant switches expensive checks on (build tag invariant, or under
-// the race detector) and off.
+// Package invariant switches expensive checks on (build tag invariant) and off, and
+// says whether a build is slow.
 package invariant

@@ -1,4 +1,4 @@
-//go:build !invariant && !race
+//go:build !invariant
 
 package invariant
 

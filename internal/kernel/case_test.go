@@ -189,7 +189,7 @@ func seeded(t *testing.T) *rand.Rand {
 // trials is a number of random trials: n, or fewer where the race detector
 // makes each of them slow.
 func trials(n int) int {
-	if invariant.Enabled {
+	if invariant.Slow {
 		return n / 8
 	}
 	return n
