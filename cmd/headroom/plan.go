@@ -163,7 +163,7 @@ func (j *planFlags) answer(ctx context.Context, info device.Info, c train.Config
 	}
 	if j.mesh.Pipeline > 1 {
 		stages, err := plan.SearchStages(ctx, info, c, o)
-		return j.show(w, stages, err, func(to *page) error { return writeStages(to, stages) })
+		return j.show(w, stages, err, func(to *page) error { return j.writeStages(to, stages, c, o.Parallel) })
 	}
 	p, err := plan.Search(ctx, info, c, o)
 	if err == nil && j.out != "" {
@@ -203,9 +203,15 @@ func writeCurve(p *page, points []plan.Trial) error {
 
 func percent(x, of float64) string { return fmt.Sprintf("%.1f %%", 100*x/of) }
 
-// writeStages shows the choice for each stage of a pipeline.
-func writeStages(p *page, stages []*plan.Plan) error {
+// writeStages shows the choice for each stage of a pipeline, of a step of c.
+func (j *planFlags) writeStages(p *page, stages []*plan.Plan, c train.Config, of train.Parallel) error {
 	p.line(plain, "device  %s, %s each", stages[0].Device, bytesText(stages[0].BudgetBytes))
+	micros, slowest := c.Batch/stages[0].Chosen.Strategy.MicroBatch, 0.0
+	for _, s := range stages {
+		slowest = max(slowest, s.Chosen.Seconds)
+	}
+	stretch := of.Stretch(micros)
+	p.line(plain, "order   %s of %d micro-batches: a rank waits %s of the time, %.3g s a step", &j.mesh.schedule, micros, percent(stretch-1, stretch), slowest*stretch)
 	rows := [][]string{{"stage", "strategy", "peak", "reserved", "flops a step", "estimate"}}
 	for i, s := range stages {
 		t := s.Chosen

@@ -159,7 +159,7 @@ func TestPlanForRanks(t *testing.T) {
 		{"4 ranks can't be laid out as pipeline 3 × expert 1 × tensor 1", []string{"--devices", "4xnull:1GiB", "--pipeline", "3"}},
 		{"has 4 blocks, which 5 ranks along pipeline", []string{"--model", "gpt2-nano", "--devices", "5xnull:1GiB", "--pipeline", "5"}},
 		{"which can't be 6 chunks", []string{"--model", "gpt2-nano", "--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "interleaved", "--chunks", "3"}},
-		{`"zigzag" is none of 1f1b, gpipe, interleaved`, []string{"--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "zigzag"}},
+		{`"zigzag" is none of 1f1b, gpipe, interleaved, zb-h1`, []string{"--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "zigzag"}},
 		{"the 4 heads of model gpt2-nano can't be shared out among 3 ranks", []string{"--model", "gpt2-nano", "--devices", "3xnull:1GiB", "--tensor", "3"}},
 		{"1 ranks can't be laid out", []string{"--device", "null:1GiB", "--tensor", "2"}},
 		{"model resnet-mini can't be split along the axis tensor yet", []string{"--model", "resnet-mini", "--devices", "2xnull:1GiB", "--tensor", "2"}},
