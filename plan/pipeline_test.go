@@ -51,7 +51,7 @@ func TestProductsPredictedIsMeasured(t *testing.T) {
 	c.MoE.Heads, c.MoE.Layers = 2, 4
 	for _, p := range []train.Parallel{
 		{Mesh: train.Mesh{Pipeline: 2, Tensor: 2}, Shard: train.ShardState},
-		{Mesh: train.Mesh{Pipeline: 2, Expert: 2}, Shard: train.ShardGradients},
+		{Mesh: train.Mesh{Pipeline: 2, Expert: 2}, Shard: train.ShardGradients, Schedule: train.ZeroBubble},
 		{Mesh: train.Mesh{Expert: 2, Tensor: 2}},
 		{Mesh: train.Mesh{Tensor: 2}, Shard: train.ShardParameters},
 		{Mesh: train.Mesh{Pipeline: 2}, Shard: train.ShardParameters},

@@ -68,8 +68,8 @@ func (p deferred) run() {
 	if w := rt.waiting; w != nil {
 		w.stepBack(p.n)
 	}
-	if r, h := rt.recorder(), p.x.st.home; r != nil && h != nil {
-		r.read(h)
+	if r := rt.recorder(); r != nil {
+		r.kept(p.x.st)
 	}
 	open := rt.begin(Range{Kind: OpBackward, Name: p.n.name, Node: p.n.number})
 	p.add(p.to, p.x, p.g)

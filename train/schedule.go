@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // The order in which the stages of a pipeline compute the micro-batches of a step.
@@ -50,6 +51,24 @@ const (
 	Interleaved
 	ZeroBubble
 )
+
+// scheduleNames are what the schedules are called, in their order.
+func scheduleNames() []string { return []string{"1f1b", "gpipe", "interleaved", "zb-h1"} }
+
+func (s Schedule) String() string { return scheduleNames()[s] }
+
+// MarshalText gives the schedule's name.
+func (s Schedule) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads a schedule's name.
+func (s *Schedule) UnmarshalText(text []byte) error {
+	i := slices.Index(scheduleNames(), string(text))
+	if i < 0 {
+		return fmt.Errorf("%q is none of %s", text, strings.Join(scheduleNames(), ", "))
+	}
+	*s = Schedule(i)
+	return nil
+}
 
 // action is a computation of a chunk of a rank's layers, or the message before or
 // behind it.

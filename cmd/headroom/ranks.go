@@ -109,16 +109,8 @@ func (m meshFlags) share(c train.Config, ranks int, shard train.Shard) (train.Co
 // scheduleFlag is the order in which stages compute.
 type scheduleFlag struct{ train.Schedule }
 
-var scheduleNames = []string{"1f1b", "gpipe", "interleaved", "zb-h1"}
-
-func (s *scheduleFlag) String() string { return scheduleNames[s.Schedule] }
-func (s *scheduleFlag) Type() string   { return "ORDER" }
-
-func (s *scheduleFlag) Set(text string) error {
-	i, err := oneOf(scheduleNames, text)
-	s.Schedule = train.Schedule(i)
-	return err
-}
+func (s *scheduleFlag) Type() string          { return "ORDER" }
+func (s *scheduleFlag) Set(text string) error { return s.UnmarshalText([]byte(text)) }
 
 // oneOf is the place of text among names.
 func oneOf(names []string, text string) (int, error) {
