@@ -1,8 +1,13 @@
 package train
 
 import (
+	"slices"
 	"sync"
 	"testing"
+
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/dist"
+	"github.com/headroom-go/headroom/nn"
 	"time"
 )
 
@@ -139,4 +144,45 @@ func TestProgramsEnd(t *testing.T) {
 			t.Fatalf("%+v: ranks wait for each other", p)
 		}
 	})
+}
+
+// TestZeroBubbleReduces: gradients that were put off in the last micro-batch are
+// reduced bucket by bucket between the products that complete them, and none before.
+func TestZeroBubbleReduces(t *testing.T) {
+	var names []string
+	dev, err := device.OpenNull(device.NullOptions{Capacity: 1 << 30, Virtual: true, OnLaunch: func(l *device.Launch) { names = append(names, l.Kernel.Name) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	c := Config{Model: "test", GPT2: nn.GPT2Config{Vocab: 256, Context: 32, Width: 32, Layers: 4, Heads: 4}, Batch: 4, Seq: 32, Seed: 1,
+		Schedule: nn.Cosine{Peak: 1e-3, Steps: 1}, AdamW: nn.AdamWOptions{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8}}
+	last := dist.Null(2, 4) // of two stages, each with the batch shared by two
+	tr, err := NewParallel(dev, c, Strategy{MicroBatch: 1}, Parallel{Group: last, Mesh: Mesh{Pipeline: 2}, Schedule: ZeroBubble, Bucket: 4 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	names = nil
+	if _, err := tr.Step(c.NewBatch()...); err != nil {
+		t.Fatal(err)
+	}
+	sent := len(names) - 1 // the last gradient of an input
+	for names[sent] != "exchange" {
+		sent--
+	}
+	const products = 8 // of two blocks
+	var before []int   // products before each reduction
+	done := 0
+	for _, name := range names[sent:] {
+		switch name {
+		case "matmul":
+			done++
+		case "all_reduce":
+			before = append(before, done-products)
+		}
+	}
+	if slices.Contains(names[:sent], "all_reduce") || len(before) < len(tr.par.buckets) || before[0] != 1 || before[6] != 7 {
+		t.Errorf("reductions came behind %v of the last micro-batch's %d products: %v", before, products, names[sent:])
+	}
 }

@@ -222,7 +222,7 @@ func (j *planFlags) writeStages(p *page, stages []*plan.Plan, c train.Config, of
 		slowest = max(slowest, s.Chosen.Seconds)
 	}
 	stretch := of.Stretch(micros)
-	p.line(plain, "order   %s of %d micro-batches: a rank waits %s of the time, %.3g s a step", &j.mesh.schedule, micros, percent(stretch-1, stretch), slowest*stretch)
+	p.line(plain, "order   %s of %d micro-batches: the slowest rank waits %s of the time, %.3g s a step", &j.mesh.schedule, micros, percent(stretch-1, stretch), slowest*stretch)
 	rows := [][]string{{"stage", "strategy", "peak", "reserved", "flops a step", "estimate"}}
 	for i, s := range stages {
 		t := s.Chosen
