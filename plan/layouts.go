@@ -21,7 +21,7 @@ type Layout struct {
 	Data  int         `json:"data"` // ranks along it
 	Shard train.Shard `json:"zero_stage"`
 
-	Schedule train.Schedule `json:"schedule"`         // of the ranks along pipeline
+	Schedule train.Schedule `json:"schedule"`         // of the ranks along pipeline, if there are several
 	Chunks   int            `json:"chunks,omitempty"` // as in train.Parallel
 
 	// BoundSeconds is what a step takes at least, by the estimate: as long as it

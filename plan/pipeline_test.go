@@ -94,11 +94,11 @@ func TestStageMemory(t *testing.T) {
 	for stage := range stages {
 		one := peak(train.GPipe, stage, micro)
 		each := peak(train.GPipe, stage, 3*micro) - peak(train.GPipe, stage, 2*micro)
-		put := (stages-1-stage)*each + (stage+1)*16*message*c.GPT2.Layers/stages
+		held := (stages-1-stage)*each + (stage+1)*16*message*c.GPT2.Layers/stages
 		if stage == 0 {
-			put = stages * each
+			held = stages * each
 		}
-		for s, want := range map[train.Schedule]int{train.GPipe: micros * each, train.OneFOneB: min(micros, stages-stage) * each, train.Interleaved: (2*stages + stages - 1 - 2*stage) * each / 2, train.ZeroBubble: put} {
+		for s, want := range map[train.Schedule]int{train.GPipe: micros * each, train.OneFOneB: min(micros, stages-stage) * each, train.Interleaved: (2*stages + stages - 1 - 2*stage) * each / 2, train.ZeroBubble: held} {
 			got := peak(s, stage, micros*micro) - (one - each) // without what a computation takes besides
 			if over := got - want; over < -2*message || over > 4*message {
 				t.Errorf("schedule %d, stage %d: %d bytes are kept, want %d (over by %d, a message has %d; of one micro-batch %d)", s, stage, got, want, over, message, each)

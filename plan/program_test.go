@@ -68,8 +68,8 @@ func TestProgram(t *testing.T) {
 	compareMemory(t, func(loss *tensor.Tensor) { loss.Backward(1) }, 0.9, 0.8, 0.7, 0.6)
 }
 
-// TestProgramDeferring: so it is of a step that puts gradients of weights off, of
-// whose peak little more can be saved than what backward doesn't keep for these.
+// TestProgramDeferring: so does it of a step that puts gradients of weights off, where
+// little can be saved: at the peak backward has kept all that these need.
 func TestProgramDeferring(t *testing.T) {
 	compareMemory(t, func(loss *tensor.Tensor) {
 		tensor.BackwardDeferring([]*tensor.Tensor{loss}, []*tensor.Tensor{loss.Runtime().Full(1)}).Run()

@@ -116,6 +116,39 @@ func TestDeferredMemory(t *testing.T) {
 	}
 }
 
+// TestDeferredRecord: the record of a program knows how long a value lives that
+// waits for the gradient of a weight, whether a product read it or a checkpoint.
+func TestDeferredRecord(t *testing.T) {
+	rt := runtime(t)
+	n := newNetwork(t, rt)
+	product := func(x *tensor.Tensor) *tensor.Tensor { return tensor.Linear(x, n.up, nil, false) }
+	for name, f := range map[string]func(x *tensor.Tensor) *tensor.Tensor{
+		"plain":      product,
+		"checkpoint": func(x *tensor.Tensor) *tensor.Tensor { return tensor.Checkpoint(x, product) },
+	} {
+		x := rt.Full(1, 8, width).RequireGrad()
+		r := rt.Record(nil, func() {
+			a := tensor.Scale(x, 2)
+			y := f(a)
+			a.Release()
+			d := tensor.BackwardDeferring([]*tensor.Tensor{y}, []*tensor.Tensor{rt.Full(1, 8, 4*width)})
+			y.Release()
+			d.Run()
+		})
+		last := len(r.Ops) - 1
+		value := slices.IndexFunc(r.Values, func(v tensor.RecordedValue) bool { return r.Ops[v.Op].Name == "scale" })
+		held := r.Values[value].Freed == last || slices.ContainsFunc(r.Others, func(o tensor.RecordedOther) bool {
+			return o.Freed == last && o.Bytes == r.Values[value].Bytes && slices.Contains(r.Ops[o.Made-1].Reads, value)
+		})
+		if op := r.Ops[last]; !held || op.Name != "linear" || !op.Back {
+			t.Errorf("%s: %+v", name, r)
+		}
+		x.ZeroGrad()
+		n.up.ZeroGrad()
+		x.Release()
+	}
+}
+
 // TestDeferredRewinds: a failure gives back what was put off.
 func TestDeferredRewinds(t *testing.T) {
 	rt := runtime(t)

@@ -169,9 +169,9 @@ func (r *Record) read(h *home) {
 }
 
 // kept enters that the operation in progress finds st where backward has kept it
-// since the last operation that read it, so that it was no value since then.
+// since the last operation that read it as a value: since then no Schedule moves it.
 func (r *Record) kept(st *storage) {
-	if _, known := r.alive[st]; known || st.home == nil {
+	if _, known := r.alive[st]; known || st.home == nil || !st.home.asked {
 		return
 	}
 	since := len(r.Ops)

@@ -26,11 +26,11 @@ import (
 // ZeroBubble is ZB-H1 of Qi et al., "Zero Bubble Pipeline Parallelism" (2024).
 // Gradients of weights, which no other rank waits for, are put off
 // (tensor.BackwardDeferring) and computed where a rank would wait. Rank r puts off
-// those of r micro-batches, as many as it has fewer in its warm-up than the first
-// rank, so that each holds p of them in some form. W bytes is what is kept of one
-// for the weights: the inputs and the gradients of the results of products, which
-// is 1.6·A for GPT-2. The first rank, whose gradients nobody waits for, puts nothing
-// off and keeps p·A.
+// those of r micro-batches, by as many as its warm-up is shorter than the first
+// rank's, so that each holds p of them in some form. W bytes are what is kept of one
+// for the weights: the inputs of products and the gradients of their results, 1.6·A
+// for GPT-2. The first rank, whose gradients nobody waits for, puts nothing off and
+// keeps p·A.
 //
 // From the lists of all ranks follow the messages between them: play lets every
 // computation begin as soon as what it needs is there, a backward pass taking twice
