@@ -21,6 +21,9 @@ type Layout struct {
 	Data  int         `json:"data"` // ranks along it
 	Shard train.Shard `json:"zero_stage"`
 
+	Schedule train.Schedule `json:"schedule"`         // of the ranks along pipeline, if there are several
+	Chunks   int            `json:"chunks,omitempty"` // as in train.Parallel
+
 	// BoundSeconds is what a step takes at least, by the estimate: as long as it
 	// would with memory for everything.
 	BoundSeconds float64 `json:"bound_seconds"`
@@ -101,18 +104,24 @@ func (l *Layout) order() float64 {
 
 // Layouts lists the ways to spread a step of c, the whole job's, over so many ranks:
 // every mesh along which the model can be split, with every shard. Pipelines have the
-// schedule and chunks of p. Where there are none, the error says why not along data
-// alone.
-func Layouts(c train.Config, ranks int, p train.Parallel) (all []Layout, err error) {
+// schedule and chunks of each of orders. Where there are none, the error says why not
+// along data alone.
+func Layouts(c train.Config, ranks int, orders ...train.Parallel) (all []Layout, err error) {
 	for _, m := range meshes(ranks) {
+		each := orders
+		if m.Pipeline == 1 {
+			each = []train.Parallel{{}}
+		}
 		for shard := range train.ShardParameters + 1 {
-			l, failed := newLayout(c, ranks, m, shard, p)
-			if failed != nil {
-				err = cmp.Or(err, failed)
-				continue
-			}
-			if shard == train.ShardNothing || l.Data*m.Expert > 1 {
-				all = append(all, l)
+			for _, p := range each {
+				l, failed := newLayout(c, ranks, m, shard, p)
+				if failed != nil {
+					err = cmp.Or(err, failed)
+					continue
+				}
+				if shard == train.ShardNothing || l.Data*m.Expert > 1 {
+					all = append(all, l)
+				}
 			}
 		}
 	}
@@ -140,10 +149,7 @@ func meshes(ranks int) (all []train.Mesh) {
 // newLayout says if c can't be split so.
 func newLayout(c train.Config, ranks int, m train.Mesh, shard train.Shard, p train.Parallel) (l Layout, err error) {
 	p.Group, p.Mesh, p.Shard = dist.Null(0, ranks), m, shard
-	if m.Pipeline == 1 {
-		p.Schedule, p.Chunks = 0, 0
-	}
-	l = Layout{Mesh: m, Data: ranks / (m.Pipeline * m.Expert * m.Tensor), Shard: shard, parallel: p}
+	l = Layout{Mesh: m, Data: ranks / (m.Pipeline * m.Expert * m.Tensor), Shard: shard, Schedule: p.Schedule, Chunks: p.Chunks, parallel: p}
 	if err = c.Splits(m); err == nil {
 		err = p.Check(c)
 	}

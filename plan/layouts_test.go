@@ -18,6 +18,7 @@ import (
 // layouts there are.
 func slowLayouts(t *testing.T, info device.Info, c train.Config, ranks int, o plan.Options) (best float64, n int) {
 	t.Helper()
+	schedules := []train.Schedule{train.OneFOneB, train.ZeroBubble}
 	best = math.Inf(1)
 	for i := range ranks * ranks * ranks {
 		p := train.Parallel{Group: dist.Null(0, ranks), Mesh: train.Mesh{Pipeline: 1 + i%ranks, Expert: 1 + i/ranks%ranks, Tensor: 1 + i/ranks/ranks}}
@@ -30,16 +31,18 @@ func slowLayouts(t *testing.T, info device.Info, c train.Config, ranks int, o pl
 			if places == 1 && p.Shard > 0 {
 				continue
 			}
-			n++
-			o.Parallel = p
-			seconds := 0.0
-			plans, err := plan.SearchStages(t.Context(), info, mine, o)
-			for _, of := range plans {
-				s := of.Chosen
-				seconds = max(seconds, s.Seconds*p.Stretch(mine.Batch/s.Strategy.MicroBatch))
-			}
-			if err == nil {
-				best = min(best, seconds)
+			for _, p.Schedule = range schedules[:min(len(schedules), p.Mesh.Pipeline)] {
+				n++
+				o.Parallel = p
+				seconds := 0.0
+				plans, err := plan.SearchStages(t.Context(), info, mine, o)
+				for _, of := range plans {
+					s := of.Chosen
+					seconds = max(seconds, s.Seconds*p.Stretch(mine.Batch/s.Strategy.MicroBatch))
+				}
+				if err == nil {
+					best = min(best, seconds)
+				}
 			}
 		}
 	}
@@ -78,7 +81,7 @@ func TestLayouts(t *testing.T) {
 		if o.Rates = plan.RatesOf(info); test.rate > 0 {
 			o.Rates.LinkBytesPerSecond = test.rate
 		}
-		list, err := plan.Layouts(test.c, test.ranks, train.Parallel{})
+		list, err := plan.Layouts(test.c, test.ranks, train.Parallel{}, train.Parallel{Schedule: train.ZeroBubble})
 		if err != nil {
 			t.Fatal(err)
 		}

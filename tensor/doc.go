@@ -30,6 +30,9 @@
 // where a gradient is the same as the result's (addition, reshape) the memory
 // is shared until somebody has to write.
 //
+// Of a backward pass the products that give gradients of weights can be put off
+// (BackwardDeferring), since nothing in it waits for them.
+//
 // # What is saved
 //
 // A value is saved in one of four ways:

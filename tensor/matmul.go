@@ -48,7 +48,7 @@ func LinearAcross(x, w, bias *Tensor, transposed bool, a Across) *Tensor {
 			kernel.BiasGrad(rt.stream, rows, out, dst.ptr(), g.ptr(), acc)
 		}
 		if n.wants(1) {
-			n.linearWeightGrad(sx.take(), g, rows, in, out, transposed)
+			n.weightGrad(1, sx, g, func(to *slot, x, g *Tensor) { linearWeightGrad(to, x, g, rows, in, out, transposed) })
 		}
 		if n.wants(0) {
 			w := sw.take()
@@ -86,11 +86,10 @@ func linear(x, w, bias, y *Tensor, rows, in, out int, transposed bool) {
 }
 
 // linearWeightGrad adds xᵀ·g (or gᵀ·x for a transposed weight) to W's gradient.
-func (n *node) linearWeightGrad(x, g *Tensor, rows, in, out int, transposed bool) {
-	defer x.Release()
+func linearWeightGrad(to *slot, x, g *Tensor, rows, in, out int, transposed bool) {
 	d := x.contiguous()
 	defer d.Release()
-	dst, acc := n.into(1)
+	dst, acc := to.target()
 	m := kernel.Gemm{M: in, N: out, K: rows, A: d.ptr(), LDA: in, TransA: true, B: g.ptr(), LDB: out,
 		C: dst.ptr(), LDC: out, Accumulate: acc}
 	if transposed {

@@ -15,6 +15,10 @@ import (
 // gradient is not reported. nil ends it.
 func (t *Tensor) OnGradient(f func()) { t.leaf.after = f }
 
+// Awaited says whether operations that read t, a leaf, may still add to its
+// gradient.
+func (t *Tensor) Awaited() bool { return t.leaf.uses > 0 }
+
 // Ptr is the address of t's first element on its device.
 func (t *Tensor) Ptr() device.Ptr { return t.ptr().Ptr }
 

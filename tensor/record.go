@@ -22,7 +22,7 @@ type Record struct {
 	base   int64               // bytes now of all but Values
 	most   []int64             // of base during each operation
 	events []memoryEvent       // of the operation in progress
-	alive  map[*storage]int    // memory that is no value's: the operation that made it
+	alive  map[*storage]int    // memory that no Schedule moves: the operation that made it
 	begun  func(operation int) // told of every operation before it runs
 }
 
@@ -98,7 +98,7 @@ func (r *Record) settle() {
 	now := len(r.Ops) - 1
 	most := r.base
 	for _, e := range r.events {
-		if e.st.home != nil {
+		if _, other := r.alive[e.st]; e.st.home != nil && !other {
 			continue
 		}
 		r.base += e.bytes
@@ -166,6 +166,23 @@ func (r *Record) read(h *home) {
 	op := &r.Ops[len(r.Ops)-1]
 	op.Reads = append(op.Reads, h.number)
 	h.asked = true
+}
+
+// kept enters that the operation in progress finds st where backward has kept it
+// since the last operation that read it as a value: since then no Schedule moves it.
+func (r *Record) kept(st *storage) {
+	if _, known := r.alive[st]; known || st.home == nil || !st.home.asked {
+		return
+	}
+	since := len(r.Ops)
+	for !slices.Contains(r.Ops[since-1].Reads, st.home.number) {
+		since--
+	}
+	r.alive[st] = since
+	r.base += st.bytes()
+	for i := range r.most[since:] {
+		r.most[since+i] += st.bytes()
+	}
 }
 
 // remake enters what n's result can be made again from.

@@ -35,9 +35,10 @@ type Runtime struct {
 	serial  uint64 // of the newest handle
 	live    int
 
-	retain   bool     // backward keeps the graph
-	observer Observer // nil: nobody looks
-	ranges   int      // open ones that the observer knows
+	retain   bool      // backward keeps the graph
+	deferred *Deferred // what backward puts off; nil where it does all
+	observer Observer  // nil: nobody looks
+	ranges   int       // open ones that the observer knows
 }
 
 // New gives a runtime whose tensors lie in mem and are computed on stream.

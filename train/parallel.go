@@ -275,15 +275,14 @@ func (l *parallel) expect(micros int) {
 	}
 }
 
-// begin is called before a micro-batch.
+// begin is called before a micro-batch, in a pipeline before the last of its passes.
 func (l *parallel) begin(last bool) {
 	if l == nil || !last && l.Shard < ShardGradients {
 		return
 	}
-	l.lender.begin("step")
 	l.open, l.next = true, 0
 	for _, c := range l.pieces {
-		c.done = false
+		c.done = l.pipe != nil && !c.param.Awaited()
 	}
 }
 
@@ -317,7 +316,6 @@ func (l *parallel) end() {
 	}
 	l.settle()
 	l.open = false
-	l.lender.end()
 }
 
 // reduce queues the next bucket. Under ShardGradients the gradients of the one

@@ -68,7 +68,7 @@ func (p Parallel) chunks() int {
 // Check says if a model of c, which splits along p's mesh, can't be cut for p's
 // schedule.
 func (p Parallel) Check(c Config) error {
-	if p.Schedule > Interleaved || p.Chunks < 0 || p.Chunks > 1 && p.Schedule != Interleaved {
+	if p.Schedule > ZeroBubble || p.Chunks < 0 || p.Chunks > 1 && p.Schedule != Interleaved {
 		return fmt.Errorf("schedule %d with %d chunks: only interleaved stages have several", p.Schedule, p.Chunks)
 	}
 	if p.chunks() == 1 {
@@ -128,6 +128,7 @@ type flight struct {
 	results  []*tensor.Tensor // where backward begins: the loss, or the pasts of result and loss
 	gradient *tensor.Tensor   // of the result
 	out      *tensor.Tensor   // to be sent: a result, or the gradient of what arrived
+	later    *tensor.Deferred // what backward has put off
 }
 
 // voyage is micro-batches from first up to but not including last of a step that
@@ -177,7 +178,7 @@ func (v *voyage) do(a action) {
 		f.out = nil
 	case a.do == receive:
 		x := p.receive(a)
-		if f.arrived = p.stream.Record(); a.back {
+		if f.arrived = p.stream.Record(); a.phase == backward {
 			f.gradient = x
 		} else {
 			f.in = []*tensor.Tensor{x}
@@ -188,10 +189,13 @@ func (v *voyage) do(a action) {
 			f.arrived = nil
 		}
 		v.follow[a.micro](func() {
-			if a.back {
-				v.backward(f, a)
-			} else {
+			switch a.phase {
+			case forward:
 				v.forward(f, a)
+			case backward:
+				v.backward(f, a)
+			case weights:
+				v.weights(f, a)
 			}
 		})
 	}
@@ -220,38 +224,63 @@ func (v *voyage) forward(f *flight, a action) {
 // backward adds the chunk's gradients; those of what arrived are to be sent.
 func (v *voyage) backward(f *flight, a action) {
 	t := v.t
-	t.par.during(a.chunk, v.first+a.micro == v.micros-1, func() {
-		var gradients []*tensor.Tensor
-		if f.gradient != nil {
-			gradients = append(gradients, f.gradient)
-		}
-		if len(gradients) < len(f.results) {
-			gradients = append(gradients, t.rt.Full(t.weight(v.first+a.micro), f.results[len(gradients)].Shape()...))
-		}
-		tensor.Backward(f.results, gradients)
-		release(f.results)
-		if g := f.in[0].Grad(); g != nil {
-			f.out = g.Retain()
-		}
-		release(f.in) // only now: recompute in backward needs some of them again
+	t.par.reading("step", func() {
+		t.par.during(a, v.last(a), func() {
+			v.gradients(f, a)
+			release(f.results)
+			if g := f.in[0].Grad(); g != nil {
+				f.out = g.Retain()
+				f.in[0].ZeroGrad() // the value may wait for gradients of weights
+			}
+			release(f.in) // only now: recompute in backward needs some of them again
+		})
 	})
 }
 
-// during reduces gradients that a chunk's backward pass completes. Those of
-// interleaved chunks come between others' passes, which complete nothing.
-func (l *parallel) during(chunk int, last bool, backward func()) {
+// gradients runs backward, of which it may put some off.
+func (v *voyage) gradients(f *flight, a action) {
+	var gradients []*tensor.Tensor
+	if f.gradient != nil {
+		gradients = append(gradients, f.gradient)
+	}
+	if len(gradients) < len(f.results) {
+		gradients = append(gradients, v.t.rt.Full(v.t.weight(v.first+a.micro), f.results[len(gradients)].Shape()...))
+	}
+	if v.t.par.pipe.defers() {
+		f.later = tensor.BackwardDeferring(f.results, gradients)
+	} else {
+		tensor.Backward(f.results, gradients)
+	}
+}
+
+// weights adds the gradients that backward has put off.
+func (v *voyage) weights(f *flight, a action) { v.t.par.during(a, v.last(a), f.later.Run) }
+
+// last says whether a is of the step's last micro-batch.
+func (v *voyage) last(a action) bool { return v.first+a.micro == v.micros-1 }
+
+// during reduces gradients that a pass completes. Those of interleaved chunks come
+// between others' passes, which complete nothing. A pass that puts some off leaves
+// the reduction of all to that which makes up for it.
+func (l *parallel) during(a action, last bool, pass func()) {
 	switch {
-	case chunk == l.pipe.chunks-1 || !last:
+	case a.phase == backward && l.pipe.defers():
+		pass()
+		return
+	case a.chunk == l.pipe.chunks-1 || !last:
 		l.begin(last)
 	default:
 		l.open = true
 	}
-	if backward(); chunk == 0 {
+	if pass(); a.chunk == 0 {
 		l.end()
 	} else {
 		l.open = false
 	}
 }
+
+// defers says whether this rank's backward passes put gradients of weights off.
+func (p *stages) defers() bool { return p.splits(p.group.Rank()) }
 
 // ends says whether a is of the last stage.
 func (p *stages) ends(a action) bool {

@@ -21,22 +21,23 @@ func product(name string) train.Config {
 // products are meshes of more than one axis beside data, and such with sharded
 // parameters.
 var products = []struct {
-	name   string
-	ranks  int
-	mesh   train.Mesh
-	shard  train.Shard
-	micro  int
-	blocks int // that are recomputed
+	name     string
+	ranks    int
+	mesh     train.Mesh
+	shard    train.Shard
+	micro    int
+	blocks   int // that are recomputed
+	schedule train.Schedule
 }{
-	{"gpt2", 4, train.Mesh{Pipeline: 2, Tensor: 2}, train.ShardState, 2, 1},
-	{"masked", 4, train.Mesh{Pipeline: 2, Tensor: 2}, train.ShardGradients, 4, 0},
-	{"masked", 4, train.Mesh{Tensor: 2}, train.ShardParameters, 2, 2},
-	{"gpt2", 4, train.Mesh{Pipeline: 2}, train.ShardParameters, 2, 0},
-	{"moe", 4, train.Mesh{Pipeline: 2, Tensor: 2}, train.ShardNothing, 2, 0},
-	{"moe", 4, train.Mesh{Pipeline: 2, Expert: 2}, train.ShardState, 2, 2},
-	{"moe", 4, train.Mesh{Expert: 2, Tensor: 2}, train.ShardState, 4, 1},
-	{"moe", 4, train.Mesh{Pipeline: 2, Tensor: 2}, train.ShardParameters, 4, 0},
-	{"moe", 8, train.Mesh{Pipeline: 2, Expert: 2, Tensor: 2}, train.ShardState, 1, 1},
+	{"gpt2", 4, train.Mesh{Pipeline: 2, Tensor: 2}, train.ShardState, 2, 1, train.OneFOneB},
+	{"masked", 4, train.Mesh{Pipeline: 2, Tensor: 2}, train.ShardGradients, 4, 0, train.ZeroBubble},
+	{"masked", 4, train.Mesh{Tensor: 2}, train.ShardParameters, 2, 2, train.OneFOneB},
+	{"gpt2", 4, train.Mesh{Pipeline: 2}, train.ShardParameters, 2, 0, train.OneFOneB},
+	{"moe", 4, train.Mesh{Pipeline: 2, Tensor: 2}, train.ShardNothing, 2, 0, train.OneFOneB},
+	{"moe", 4, train.Mesh{Pipeline: 2, Expert: 2}, train.ShardState, 2, 2, train.ZeroBubble},
+	{"moe", 4, train.Mesh{Expert: 2, Tensor: 2}, train.ShardState, 4, 1, train.OneFOneB},
+	{"moe", 4, train.Mesh{Pipeline: 2, Tensor: 2}, train.ShardParameters, 2, 0, train.ZeroBubble},
+	{"moe", 8, train.Mesh{Pipeline: 2, Expert: 2, Tensor: 2}, train.ShardState, 1, 1, train.OneFOneB},
 }
 
 // TestProductsChangeNothing: ranks on several axes at once have the losses of one
@@ -48,7 +49,7 @@ func TestProductsChangeNothing(t *testing.T) {
 		if want[v.name] == nil {
 			want[v.name] = losses(t, noisy(t, t.TempDir(), c, c.Plain()))
 		}
-		got := trained(t, v.ranks, c, train.Strategy{MicroBatch: v.micro, Recompute: v.blocks}, train.Parallel{Mesh: v.mesh, Shard: v.shard}, t.TempDir())
+		got := trained(t, v.ranks, c, train.Strategy{MicroBatch: v.micro, Recompute: v.blocks}, train.Parallel{Mesh: v.mesh, Shard: v.shard, Schedule: v.schedule}, t.TempDir())
 		if d := apart(got, want[v.name]); d > 1e-5 {
 			t.Errorf("%+v: losses %v, want %v: %.1e apart", v, got, want[v.name], d)
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // The order in which the stages of a pipeline compute the micro-batches of a step.
@@ -16,22 +17,29 @@ import (
 //	GPipe        m·A                        (p−1)/(m+p−1)
 //	OneFOneB     min(m, p−r)·A              (p−1)/(m+p−1)
 //	Interleaved  (1+(p−1−2r)/(p·v))·p·A     (p−1)/(v·m+p−1), for v chunks a rank
+//	ZeroBubble   (p−1−r)·A + (r+1)·W        (p−1)/(3·m+p−1), for m ≥ p
 //
-// GPipe is that of Huang et al. (2019); the others are those of Narayanan et al.,
-// "Efficient Large-Scale Language Model Training on GPU Clusters" (2021).
+// GPipe is that of Huang et al. (2019); OneFOneB and Interleaved are those of
+// Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters"
+// (2021).
 //
-// A fourth one, ZB-H1 of Qi et al., "Zero Bubble Pipeline Parallelism" (2024),
-// fills the idle time with gradients of weights, which nobody waits for. For that a
-// node of the tape would have to give its input's gradient alone, and keep its
-// input and its result's gradient until it is asked for the weight's.
+// ZeroBubble is ZB-H1 of Qi et al., "Zero Bubble Pipeline Parallelism" (2024).
+// Gradients of weights, which no other rank waits for, are put off
+// (tensor.BackwardDeferring) and computed where a rank would wait. Rank r puts off
+// those of r micro-batches, by as many as its warm-up is shorter than the first
+// rank's, so that each holds p of them in some form. W bytes are what is kept of one
+// for the weights: the inputs of products and the gradients of their results, 1.6·A
+// for GPT-2. The first rank, whose gradients nobody waits for, puts nothing off and
+// keeps p·A.
 //
 // From the lists of all ranks follow the messages between them: play lets every
 // computation begin as soon as what it needs is there, a backward pass taking twice
-// the time of a forward one, and orders the messages of all ranks by the moment
-// when they are ready. Each rank sends and receives its own in this order. So no
-// rank waits for a message that waits for it, not even where each computation and
-// each message waits for all before it on the rank: a message needs computations
-// that are over at its moment, and these need earlier messages alone.
+// the time of a forward one, or as much where it puts half of its work off, and
+// orders the messages of all ranks by the moment when they are ready. Each rank sends
+// and receives its own in this order. So no rank waits for a message that waits for
+// it, not even where each computation and each message waits for all before it on the
+// rank: a message needs computations that are over at its moment, and these need
+// earlier messages alone.
 
 // Schedule is an order in which stages compute.
 type Schedule uint8
@@ -41,13 +49,32 @@ const (
 	OneFOneB Schedule = iota
 	GPipe
 	Interleaved
+	ZeroBubble
 )
+
+// scheduleNames are what the schedules are called, in their order.
+func scheduleNames() []string { return []string{"1f1b", "gpipe", "interleaved", "zb-h1"} }
+
+func (s Schedule) String() string { return scheduleNames()[s] }
+
+// MarshalText gives the schedule's name.
+func (s Schedule) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads a schedule's name.
+func (s *Schedule) UnmarshalText(text []byte) error {
+	i := slices.Index(scheduleNames(), string(text))
+	if i < 0 {
+		return fmt.Errorf("%q is none of %s", text, strings.Join(scheduleNames(), ", "))
+	}
+	*s = Schedule(i)
+	return nil
+}
 
 // action is a computation of a chunk of a rank's layers, or the message before or
 // behind it.
 type action struct {
 	do           verb
-	back         bool
+	phase        phase
 	chunk, micro int
 }
 
@@ -59,34 +86,48 @@ const (
 	receive      // what this action's computation needs
 )
 
+// phase is which of its passes a micro-batch goes through a chunk in.
+type phase uint8
+
+const (
+	forward  phase = iota
+	backward       // all gradients, but those of weights where it puts these off
+	weights        // what backward has put off
+)
+
 // pipeline is the shape of one.
 type pipeline struct {
 	schedule             Schedule
 	ranks, chunks, micro int // chunks of each rank, micro-batches of a step
 }
 
-// order is what a rank computes: forward and backward passes, each in the order of
-// the micro-batches for every chunk.
-func (p pipeline) order(rank int) []action {
+// order is what a rank computes: the passes of each phase, in the order of the
+// micro-batches for every chunk.
+func (p pipeline) order(rank int) (list []action) {
 	total := p.micro * p.chunks
 	warm := total // forward passes before the first backward one
 	switch p.schedule {
-	case OneFOneB:
+	case OneFOneB, ZeroBubble:
 		warm = min(total, p.ranks-1-rank)
 	case Interleaved:
 		warm = min(total, (p.chunks-1)*p.most()+2*(p.ranks-1-rank))
 	}
-	list := make([]action, 0, 2*total)
-	for i := range total + warm {
-		if i < total {
-			list = append(list, p.pass(i, false))
-		}
-		if i >= warm {
-			list = append(list, p.pass(i-warm, true))
+	begins := []int{forward: 0, backward: warm} // each phase behind so many forward passes
+	if p.splits(rank) {
+		begins = append(begins, warm+rank)
+	}
+	for i := range total + begins[len(begins)-1] {
+		for of, first := range begins {
+			if k := i - first; k >= 0 && k < total {
+				list = append(list, p.pass(k, phase(of)))
+			}
 		}
 	}
 	return list
 }
+
+// splits says whether a rank's backward passes put gradients of weights off.
+func (p pipeline) splits(rank int) bool { return p.schedule == ZeroBubble && rank > 0 }
 
 // rounds is how many rounds a step has, in each of which a rank computes its chunks
 // one after the other: of as many micro-batches as ranks, or some more.
@@ -95,18 +136,18 @@ func (p pipeline) rounds() int { return max(1, p.micro/p.ranks) }
 // most is the size of the greatest round.
 func (p pipeline) most() int { return (p.micro + p.rounds() - 1) / p.rounds() }
 
-// pass is the i-th forward or backward pass of a rank.
-func (p pipeline) pass(i int, back bool) action {
+// pass is the i-th pass of a phase.
+func (p pipeline) pass(i int, of phase) action {
 	from, to := 0, 0 // of the round that it is in
 	for round := 0; i >= to*p.chunks; round++ {
 		from, to = to, p.micro*(round+1)/p.rounds()
 	}
 	i -= from * p.chunks
 	chunk := i / (to - from)
-	if back {
+	if of != forward {
 		chunk = p.chunks - 1 - chunk
 	}
-	return action{back: back, chunk: chunk, micro: from + i%(to-from)}
+	return action{phase: of, chunk: chunk, micro: from + i%(to-from)}
 }
 
 // stage is which one of all a rank's chunk is.
@@ -118,22 +159,35 @@ func (p pipeline) depth() int { return p.ranks * p.chunks }
 // follower is the rank and the computation that need a's result, if any do.
 func (p pipeline) follower(rank int, a action) (next int, b action, ok bool) {
 	stage := p.stage(rank, a.chunk) + 1
-	if a.back {
+	if a.phase == backward {
 		stage -= 2
 	}
-	if stage < 0 || stage == p.depth() {
+	if stage < 0 || stage == p.depth() || a.phase == weights {
 		return 0, action{}, false
 	}
-	return stage % p.ranks, action{back: a.back, chunk: stage / p.ranks, micro: a.micro}, true
+	return stage % p.ranks, action{phase: a.phase, chunk: stage / p.ranks, micro: a.micro}, true
 }
 
 // sender is the rank whose result a computation needs.
 func (p pipeline) sender(rank int, a action) int {
 	stage := p.stage(rank, a.chunk) - 1
-	if a.back {
+	if a.phase == backward {
 		stage += 2
 	}
 	return stage % p.ranks
+}
+
+// waits says whether a computation needs what another one gives.
+func (p pipeline) waits(rank int, a action) bool {
+	return a.phase == backward || a.phase == forward && p.stage(rank, a.chunk) > 0
+}
+
+// takes is the time of a computation.
+func (p pipeline) takes(rank int, a action) int {
+	if a.phase == backward && !p.splits(rank) {
+		return 2
+	}
+	return 1
 }
 
 // timed is a computation of a rank, or a message between two.
@@ -158,18 +212,15 @@ func (p pipeline) play() ([]timed, bool) {
 			for len(left[r]) > 0 {
 				a := left[r][0]
 				at, ok := ready[timed{action: a, rank: r}]
-				if first := p.stage(r, a.chunk) == 0 && !a.back; !ok && !first {
+				if !ok && p.waits(r, a) {
 					break
 				}
 				t := timed{action: a, rank: r, begin: max(now[r], at)}
-				t.end = t.begin + 1
-				if a.back {
-					t.end++
-				}
+				t.end = t.begin + p.takes(r, a)
 				if next, b, ok := p.follower(r, a); ok {
 					ready[timed{action: b, rank: next}] = t.end
-				} else if !a.back { // the loss
-					a.back = true
+				} else if a.phase == forward { // the loss
+					a.phase = backward
 					ready[timed{action: a, rank: r}] = t.end
 				}
 				all, now[r], left[r], moved = append(all, t), t.end, left[r][1:], true
@@ -231,12 +282,16 @@ func (p Parallel) InFlight(stage, micros int) int {
 	return (s.live(stage) + s.chunks - 1) / s.chunks
 }
 
-// live is how many forward passes of a rank wait at most for their backward ones.
+// live is how many forward passes of a rank wait at most for the last of their
+// gradients.
 func (p pipeline) live(rank int) int {
 	live, most := 0, 0
 	for _, a := range p.order(rank) {
-		if live++; a.back {
-			live -= 2
+		switch {
+		case a.phase == forward:
+			live++
+		case a.phase == weights || !p.splits(rank):
+			live--
 		}
 		most = max(most, live)
 	}

@@ -347,14 +347,16 @@ func (t *Trainer) gradients(s Strategy, batch []any) []*tensor.Tensor {
 }
 
 // microBatch adds the gradients of the i-th micro-batch, and gives its loss.
-func (t *Trainer) microBatch(batch []any, i int) *tensor.Tensor {
+func (t *Trainer) microBatch(batch []any, i int) (loss *tensor.Tensor) {
 	t.outside.begin(i, i == len(t.losses)-1)
-	t.par.begin(i == len(t.losses)-1)
-	in := t.upload(batch, i, t.Config.Batch/len(t.losses), nil)
-	loss := t.forward(t.model, in)
-	loss.Backward(t.weight(i))
-	release(in) // only now: recompute in backward needs some of them again
-	t.par.end()
+	t.par.reading("step", func() {
+		t.par.begin(i == len(t.losses)-1)
+		in := t.upload(batch, i, t.Config.Batch/len(t.losses), nil)
+		loss = t.forward(t.model, in)
+		loss.Backward(t.weight(i))
+		release(in) // only now: recompute in backward needs some of them again
+		t.par.end()
+	})
 	return loss
 }
 

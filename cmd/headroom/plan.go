@@ -47,6 +47,7 @@ take at least.`,
   headroom plan --device host:128MiB --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			f.ordered = cmd.Flags().Changed("schedule")
 			f.laidOut = slices.ContainsFunc([]string{"tensor", "pipeline", "expert", "shard"}, cmd.Flags().Changed)
 			return f.plan(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -75,6 +76,7 @@ type planFlags struct {
 	mesh             meshFlags
 	shard            shardFlag
 	laidOut          bool // a flag says how the ranks are laid out
+	ordered          bool // and one in which order stages compute
 	layouts          []plan.Layout
 	out, svg         string
 	curve, calibrate bool
@@ -131,7 +133,7 @@ func (j *planFlags) spread(c *train.Config) (p train.Parallel, err error) {
 	}
 	j.device = ranks[0]
 	if !j.laidOut && !j.curve {
-		if j.layouts, err = plan.Layouts(*c, len(ranks), j.mesh.parallel(nil, 0)); err != nil {
+		if j.layouts, err = plan.Layouts(*c, len(ranks), j.orders()...); err != nil {
 			err = usageError{err}
 		}
 		return p, err
@@ -140,6 +142,15 @@ func (j *planFlags) spread(c *train.Config) (p train.Parallel, err error) {
 		return p, err
 	}
 	return j.mesh.parallel(dist.Null(0, len(ranks)), j.shard.Shard), nil
+}
+
+// orders are those that pipelines among the layouts may have.
+func (j *planFlags) orders() []train.Parallel {
+	all := []train.Parallel{j.mesh.parallel(nil, 0)}
+	if !j.ordered {
+		all = append(all, train.Parallel{Schedule: train.ZeroBubble})
+	}
+	return all
 }
 
 // answer is what was asked about a step of c.
@@ -159,11 +170,11 @@ func (j *planFlags) answer(ctx context.Context, info device.Info, c train.Config
 		return j.show(w, points, err, func(p *page) error { return writeCurve(p, points) })
 	case j.layouts != nil:
 		all, err := plan.SearchLayouts(ctx, info, j.layouts, o)
-		return j.show(w, all, err, func(p *page) error { return j.writeLayouts(p, info, all) })
+		return j.show(w, all, err, func(p *page) error { return writeLayouts(p, info, all) })
 	}
 	if j.mesh.Pipeline > 1 {
 		stages, err := plan.SearchStages(ctx, info, c, o)
-		return j.show(w, stages, err, func(to *page) error { return writeStages(to, stages) })
+		return j.show(w, stages, err, func(to *page) error { return j.writeStages(to, stages, c, o.Parallel) })
 	}
 	p, err := plan.Search(ctx, info, c, o)
 	if err == nil && j.out != "" {
@@ -203,9 +214,15 @@ func writeCurve(p *page, points []plan.Trial) error {
 
 func percent(x, of float64) string { return fmt.Sprintf("%.1f %%", 100*x/of) }
 
-// writeStages shows the choice for each stage of a pipeline.
-func writeStages(p *page, stages []*plan.Plan) error {
+// writeStages shows the choice for each stage of a pipeline, of a step of c.
+func (j *planFlags) writeStages(p *page, stages []*plan.Plan, c train.Config, of train.Parallel) error {
 	p.line(plain, "device  %s, %s each", stages[0].Device, bytesText(stages[0].BudgetBytes))
+	micros, slowest := c.Batch/stages[0].Chosen.Strategy.MicroBatch, 0.0
+	for _, s := range stages {
+		slowest = max(slowest, s.Chosen.Seconds)
+	}
+	stretch := of.Stretch(micros)
+	p.line(plain, "order   %s of %d micro-batches: the slowest rank waits %s of the time, %.3g s a step", &j.mesh.schedule, micros, percent(stretch-1, stretch), slowest*stretch)
 	rows := [][]string{{"stage", "strategy", "peak", "reserved", "flops a step", "estimate"}}
 	for i, s := range stages {
 		t := s.Chosen
@@ -216,7 +233,7 @@ func writeStages(p *page, stages []*plan.Plan) error {
 }
 
 // writeLayouts shows how ranks can be laid out, the fastest one marked.
-func (j *planFlags) writeLayouts(p *page, info device.Info, all []plan.Layout) error {
+func writeLayouts(p *page, info device.Info, all []plan.Layout) error {
 	p.line(plain, "device  %s, %s each", info.Name, bytesText(info.Capacity))
 	rows := [][]string{{"  layout", "peak", "reserved", "estimate", "strategy"}}
 	for i, l := range all {
@@ -224,7 +241,7 @@ func (j *planFlags) writeLayouts(p *page, info device.Info, all []plan.Layout) e
 		if i == 0 {
 			mark = "* "
 		}
-		row := []string{mark + j.mesh.words(l), "", "", "", ""}
+		row := []string{mark + layoutFlags(l), "", "", "", ""}
 		switch {
 		case l.Fits:
 			row = []string{row[0], size.Format(l.PeakBytes), size.Format(l.ReservedBytes), fmt.Sprintf("%.3g s", l.Seconds), l.Description}
@@ -239,8 +256,8 @@ func (j *planFlags) writeLayouts(p *page, info device.Info, all []plan.Layout) e
 	return p.err
 }
 
-// words are the flags for train that lay ranks out so.
-func (m meshFlags) words(l plan.Layout) string {
+// layoutFlags are the flags for train that lay ranks out so.
+func layoutFlags(l plan.Layout) string {
 	var words []string
 	for _, f := range []struct {
 		name string
@@ -250,11 +267,11 @@ func (m meshFlags) words(l plan.Layout) string {
 			words = append(words, fmt.Sprintf("--%s %d", f.name, f.n))
 		}
 	}
-	if l.Mesh.Pipeline > 1 && m.schedule.Schedule > 0 {
-		words = append(words, "--schedule "+m.schedule.String())
-		if m.schedule.Schedule == train.Interleaved {
-			words = append(words, fmt.Sprintf("--chunks %d", m.chunks))
-		}
+	if l.Schedule > 0 {
+		words = append(words, "--schedule "+l.Schedule.String())
+	}
+	if l.Chunks > 0 {
+		words = append(words, fmt.Sprintf("--chunks %d", l.Chunks))
 	}
 	shard := shardFlag{l.Shard}
 	return strings.Join(append(words, "--shard "+shard.String()), " ")

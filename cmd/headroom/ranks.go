@@ -75,7 +75,7 @@ func (m *meshFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&m.Tensor, "tensor", 1, "`N` ranks share out every layer's matrices")
 	f.IntVar(&m.Pipeline, "pipeline", 1, "`N` ranks have each a part of the layers")
 	f.IntVar(&m.Expert, "expert", 1, "`N` ranks share out the experts")
-	f.Var(&m.schedule, "schedule", "in which order the ranks of --pipeline compute micro-batches: 1f1b, gpipe or interleaved")
+	f.Var(&m.schedule, "schedule", "in which order the ranks of --pipeline compute micro-batches: 1f1b, gpipe, interleaved or zb-h1")
 	f.IntVar(&m.chunks, "chunks", 2, "`N` parts of the layers that each rank of --pipeline has, with --schedule interleaved")
 }
 
@@ -109,16 +109,8 @@ func (m meshFlags) share(c train.Config, ranks int, shard train.Shard) (train.Co
 // scheduleFlag is the order in which stages compute.
 type scheduleFlag struct{ train.Schedule }
 
-var scheduleNames = []string{"1f1b", "gpipe", "interleaved"}
-
-func (s *scheduleFlag) String() string { return scheduleNames[s.Schedule] }
-func (s *scheduleFlag) Type() string   { return "ORDER" }
-
-func (s *scheduleFlag) Set(text string) error {
-	i, err := oneOf(scheduleNames, text)
-	s.Schedule = train.Schedule(i)
-	return err
-}
+func (s *scheduleFlag) Type() string          { return "ORDER" }
+func (s *scheduleFlag) Set(text string) error { return s.UnmarshalText([]byte(text)) }
 
 // oneOf is the place of text among names.
 func oneOf(names []string, text string) (int, error) {

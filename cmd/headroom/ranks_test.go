@@ -143,8 +143,9 @@ func TestPlanForRanks(t *testing.T) {
 		}
 		least = p.Chosen.PeakBytes
 	}
-	status, stdout, stderr := headroom("plan", "--batch", "8", "--seq", "64", "--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "gpipe")
-	if lines := strings.Split(strings.TrimSpace(stdout), "\n"); status != 0 || len(lines) != 4 || !strings.HasPrefix(strings.TrimSpace(lines[3]), "1  micro-batches of ") {
+	status, stdout, stderr := headroom("plan", "--batch", "8", "--seq", "64", "--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "zb-h1")
+	if lines := strings.Split(strings.TrimSpace(stdout), "\n"); status != 0 || len(lines) != 5 || !strings.HasPrefix(strings.TrimSpace(lines[4]), "1  micro-batches of ") ||
+		!strings.HasPrefix(lines[1], "order   zb-h1 of 4 micro-batches: the slowest rank waits 7.7 % of the time, ") { // 1/13
 		t.Errorf("status %d: %s\n%s", status, stdout, stderr)
 	}
 	for _, c := range []struct {
@@ -159,7 +160,7 @@ func TestPlanForRanks(t *testing.T) {
 		{"4 ranks can't be laid out as pipeline 3 × expert 1 × tensor 1", []string{"--devices", "4xnull:1GiB", "--pipeline", "3"}},
 		{"has 4 blocks, which 5 ranks along pipeline", []string{"--model", "gpt2-nano", "--devices", "5xnull:1GiB", "--pipeline", "5"}},
 		{"which can't be 6 chunks", []string{"--model", "gpt2-nano", "--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "interleaved", "--chunks", "3"}},
-		{`"zigzag" is none of 1f1b, gpipe, interleaved`, []string{"--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "zigzag"}},
+		{`"zigzag" is none of 1f1b, gpipe, interleaved, zb-h1`, []string{"--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "zigzag"}},
 		{"the 4 heads of model gpt2-nano can't be shared out among 3 ranks", []string{"--model", "gpt2-nano", "--devices", "3xnull:1GiB", "--tensor", "3"}},
 		{"1 ranks can't be laid out", []string{"--device", "null:1GiB", "--tensor", "2"}},
 		{"model resnet-mini can't be split along the axis tensor yet", []string{"--model", "resnet-mini", "--devices", "2xnull:1GiB", "--tensor", "2"}},
@@ -193,6 +194,16 @@ func TestPlanLayouts(t *testing.T) {
 	status, stdout, stderr = headroom(append(common, "--json")...)
 	if err := json.Unmarshal([]byte(stdout), &all); status != 0 || err != nil || len(all) != len(lines)-2 || !all[0].Fits {
 		t.Fatalf("status %d, error %v: %s\n%s", status, err, stdout, stderr)
+	}
+	orders := map[train.Schedule]bool{}
+	for _, l := range all {
+		orders[l.Schedule] = true
+	}
+	if len(orders) != 2 || !orders[train.ZeroBubble] {
+		t.Errorf("pipelines of the orders %v are compared", orders)
+	}
+	if status, stdout, stderr := headroom(append(common, "--schedule", "1f1b")...); status != 0 || !strings.Contains(stdout, "--pipeline 2") || strings.Contains(stdout, "zb-h1") {
+		t.Errorf("with 1f1b alone: status %d: %s\n%s", status, stdout, stderr)
 	}
 	var p plan.Plan
 	status, stdout, stderr = headroom(append(append(common, "--json"), flags...)...)
