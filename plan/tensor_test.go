@@ -40,7 +40,7 @@ func TestTensorPredictedIsMeasured(t *testing.T) {
 // for a GPT-2 of L layers of width W, a vocabulary of V words and N tokens of a batch:
 //
 //	parameters        4·(L·12·W² + V·W)/T, and what all have: 4·L·(6 + 7/T)·W and positions
-//	kept for a layer  N·W·(8 + 32/T), and the row sums of attention
+//	kept for a layer  N·W·40/T, and the row sums of attention
 func TestTensorMemory(t *testing.T) {
 	const layers, width, vocab, seq, batch, heads = 4, 128, 512, 64, 4, 8
 	for _, n := range []int{1, 2, 4, 8} {
@@ -53,7 +53,7 @@ func TestTensorMemory(t *testing.T) {
 		ranks := float64(n)
 		want := map[string]float64{
 			"parameter":  4 * (l*12*w*w/ranks + vocab*w/ranks + l*(6+7/ranks)*w + seq*w + 2*w),
-			"activation": l * (tokens*w*(8+32/ranks) + 4*tokens*heads/ranks),
+			"activation": l * ((tokens*w*40 + 4*tokens*heads) / ranks),
 		}
 		got := map[string]float64{"parameter": peak[0]["parameter"], "activation": peak[1]["activation"] - peak[0]["activation"]}
 		for name, v := range want {

@@ -14,12 +14,23 @@ import (
 )
 
 // across is a group as operations take it.
-type across struct{ dist.Group }
+type across struct {
+	dist.Group
+	gathers int // so far
+}
 
-func (a across) Sum(t *tensor.Tensor) { a.reduce(dist.Sum, t) }
-func (a across) Max(t *tensor.Tensor) { a.reduce(dist.Max, t) }
+func (a *across) Sum(t *tensor.Tensor) { a.reduce(dist.Sum, t) }
+func (a *across) Max(t *tensor.Tensor) { a.reduce(dist.Max, t) }
 
-func (a across) reduce(op dist.Op, t *tensor.Tensor) {
+// add puts the sum over the devices in x's place.
+func (a *across) add(rt *tensor.Runtime, x []float32) {
+	t := rt.FromFloat32s(trace.Workspace, x, len(x))
+	defer t.Release()
+	a.Sum(t)
+	copy(x, t.Float32s())
+}
+
+func (a *across) reduce(op dist.Op, t *tensor.Tensor) {
 	a.AllReduce(t.Runtime().Stream(), op, dist.Buf{Ptr: t.Ptr(), Len: t.Len(), Type: t.DType()})
 }
 
@@ -49,22 +60,61 @@ func boxes(rank, ranks int) []box {
 	}
 }
 
-const tokens, words, in, hidden = 21, 18, 16, 24
+const tokens, words, in, hidden = 20, 18, 16, 24
+
+// rowsOf is this device's rows of the sum over all devices, of which there are some
+// more in the whole; allRows is the reverse. A nil g stands for one device.
+func rowsOf(x *tensor.Tensor, g *across) *tensor.Tensor {
+	if g == nil {
+		return x.Retain()
+	}
+	return tensor.Together(x, tensor.Collective{Name: "reduce_scatter", Forward: g.scatter, Backward: g.gather}, x.Dim(0)/g.Size(), x.Dim(1))
+}
+
+func allRows(x *tensor.Tensor, g *across) *tensor.Tensor {
+	if g == nil {
+		return x.Retain()
+	}
+	return tensor.Together(x, tensor.Collective{Name: "all_gather", Forward: g.gather, Backward: g.scatter, Again: true}, x.Dim(0)*g.Size(), x.Dim(1))
+}
+
+func bufs(t *tensor.Tensor) []dist.Buf {
+	return []dist.Buf{{Ptr: t.Ptr(), Len: t.Len(), Type: t.DType(), Unit: 1}}
+}
+
+func (a *across) gather(dst, src *tensor.Tensor) {
+	a.gathers++
+	a.AllGather(dst.Runtime().Stream(), bufs(dst), bufs(src))
+}
+
+func (a *across) scatter(dst, src *tensor.Tensor) {
+	a.ReduceScatter(dst.Runtime().Stream(), dist.Sum, bufs(dst), bufs(src))
+}
 
 // cutNetwork is the loss of a small one whose layers are cut, and its output layer the
-// embedding, with most bytes of logits at a time.
-func cutNetwork(p []*tensor.Tensor, index, targets *tensor.Tensor, part tensor.Part, a tensor.Across, again bool, most int) *tensor.Tensor {
-	x := tensor.EmbeddingAcross(p[0], index, part, a)
+// embedding, with most bytes of logits at a time. Two layers read what is gathered.
+func cutNetwork(p []*tensor.Tensor, index, targets *tensor.Tensor, part tensor.Part, a *across, again bool, most int) *tensor.Tensor {
+	words := tensor.EmbeddingPart(p[0], index, part)
+	x := rowsOf(words, a)
+	words.Release()
 	block := func(x *tensor.Tensor) *tensor.Tensor {
 		h := tensor.LayerNormLow(x, p[1], p[2], 1e-5)
 		defer h.Release()
-		whole := tensor.IntoParts(h, a)
+		whole := allRows(h, a)
 		defer whole.Release()
 		up := tensor.Linear(whole, p[3], nil, false)
 		defer up.Release()
+		gate := tensor.Linear(whole, p[3], nil, false)
+		defer gate.Release()
 		act := tensor.Gelu(up)
 		defer act.Release()
-		down := tensor.LinearAcross(act, p[4], p[5], false, a)
+		both := tensor.Mul(act, gate)
+		defer both.Release()
+		sums := tensor.Linear(both, p[4], nil, false)
+		defer sums.Release()
+		own := rowsOf(sums, a)
+		defer own.Release()
+		down := tensor.Add(own, p[5])
 		defer down.Release()
 		return tensor.Add(x, down)
 	}
@@ -74,10 +124,17 @@ func cutNetwork(p []*tensor.Tensor, index, targets *tensor.Tensor, part tensor.P
 	y := block(x)
 	x.Release()
 	defer y.Release()
-	whole := tensor.IntoParts(y, a)
+	whole := allRows(y, a)
 	defer whole.Release()
-	return tensor.LinearCrossEntropyIn(whole, p[0], p[6], targets, tensor.CrossEntropyParams{Ignore: -100}, part, a, most)
+	var others tensor.Across
+	if a != nil {
+		others = a
+	}
+	return tensor.LinearCrossEntropyIn(whole, p[0], p[6], targets, tensor.CrossEntropyParams{Ignore: -100}, part, others, most)
 }
+
+// partial are the parameters with a gradient of the device's own rows.
+var partial = []int{1, 2, 5}
 
 // TestAcross: the loss and the gradients of a network whose layers are cut among 2
 // and 4 devices are those of one, with recompute and logits in parts too.
@@ -101,7 +158,7 @@ func TestAcross(t *testing.T) {
 		}
 	}
 	// run gives a rank's loss and gradients.
-	run := func(rt *tensor.Runtime, precision tensor.DType, rank, ranks int, a tensor.Across, again bool, most int) (got [][]float32) {
+	run := func(rt *tensor.Runtime, precision tensor.DType, rank, ranks int, a *across, again bool, most int) (got [][]float32) {
 		own := boxes(rank, ranks)
 		var p []*tensor.Tensor
 		for i, b := range own {
@@ -115,6 +172,11 @@ func TestAcross(t *testing.T) {
 		at, to := rt.FromInt32s(trace.Input, index, tokens), rt.FromInt32s(trace.Input, targets, tokens)
 		part := tensor.Part{First: own[0].row, All: words}
 		got = lossAndGrads(rt, precision, p, func() *tensor.Tensor { return cutNetwork(p, at, to, part, a, again, most) })
+		for _, i := range partial {
+			if a != nil {
+				a.add(rt, got[i+1])
+			}
+		}
 		release(append(p, at, to)...)
 		return got
 	}
@@ -127,7 +189,13 @@ func TestAcross(t *testing.T) {
 					if again {
 						most = 4 * 4 * words / ranks // several parts
 					}
-					got := run(rt, precision, g.Rank(), ranks, across{g}, again, most)
+					a := &across{Group: g}
+					got := run(rt, precision, g.Rank(), ranks, a, again, most)
+					// 2 in forward, 2 in each of two backward passes, 1 in the second run, and 1
+					// for both readers of what was not kept.
+					if want := map[bool]int{false: 7, true: 8}[again]; a.gathers != want {
+						t.Errorf("again %v: %d gathered, want %d", again, a.gathers, want)
+					}
 					tolerance := map[tensor.DType]float64{tensor.Float32: 2e-6, tensor.BFloat16: 3e-2}[precision]
 					for i := range got {
 						w := want[i]

@@ -20,8 +20,9 @@ import (
 // parameter, between which its gradient is reduced, are the ranks along data and
 // expert, and those of an expert's parameter the ranks along data alone: the
 // tokens of all places along expert have come to it, so that its gradient is their
-// sum already. Along tensor nothing is reduced: boxes are different, and what all
-// have whole gets the same gradient on each. Gradients are reduced
+// sum already. Along tensor boxes are different, and what all have whole gets the
+// same gradient on each, but for what reads a rank's tokens alone (Partial): its
+// gradients are added up at the end of a step. Between replicas gradients are reduced
 // where they lie, some at a time (a bucket), on a stream of their own, as soon
 // as backward has completed them in the last micro-batch, while it goes on.
 //
@@ -449,7 +450,30 @@ func (l *parallel) ready() {
 			c.part.SetGrad(g.Part(c.lo, c.hi, 0))
 		}
 	}
+	l.sumPartial()
 	l.sumTied()
+}
+
+// mine is what this rank has of c's gradient when all are reduced.
+func (l *parallel) mine(c *cut) *nn.Parameter {
+	if l.Shard > ShardNothing {
+		return c.part
+	}
+	return c.param
+}
+
+// sumPartial adds up the gradients of what each rank along tensor has one of its own
+// tokens of.
+func (l *parallel) sumPartial() {
+	var grads []dist.Buf
+	for _, c := range l.pieces {
+		if c.param.Partial {
+			grads = append(grads, buf(l.mine(c).Grad()))
+		}
+	}
+	if len(grads) > 0 {
+		l.at.tensor.AllReduce(l.rt.Stream(), dist.Sum, grads...)
+	}
 }
 
 // dropUnused takes zeros away that stand for the gradient of a parameter which
