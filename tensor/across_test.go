@@ -215,6 +215,79 @@ func TestAcross(t *testing.T) {
 	}
 }
 
+// TestGatheredIsNotRemade: what one device's schedule has made again takes no other
+// device, whatever lies between; what is made of its own rows can be.
+func TestGatheredIsNotRemade(t *testing.T) {
+	rt := runtime(t)
+	double := func(dst, src *tensor.Tensor) {
+		for i := range 2 {
+			dst.Runtime().Stream().Copy(dst.Ptr()+device.Ptr(i*int(src.Bytes())), src.Ptr(), src.Bytes())
+		}
+	}
+	x, w := random(rt, 1, 3, 4), random(rt, 2, 4, 4)
+	defer release(x, w)
+	x.RequireGrad()
+	r := rt.Record(nil, func() {
+		own := tensor.Linear(x, w, nil, false)
+		low := tensor.Gelu(own)
+		whole := tensor.Together(low, tensor.Collective{Name: "gather", Forward: double, Backward: func(dst, src *tensor.Tensor) {}, Again: true}, 6, 4)
+		cut := tensor.Relu(whole)
+		up := tensor.Linear(cut, w, nil, false)
+		release(own, low, whole, cut, up)
+	})
+	var remade []bool
+	for _, op := range r.Ops {
+		if op.Name == "linear" {
+			remade = append(remade, op.Remade)
+		}
+	}
+	if !slices.Equal(remade, []bool{true, false}) {
+		t.Errorf("products before and behind what is gathered can be made again: %v", remade)
+	}
+}
+
+// TestDropoutParts: parts of the tokens lose what they lose in the whole, and so do
+// their gradients.
+func TestDropoutParts(t *testing.T) {
+	rt := runtime(t)
+	const batch, tokens, width, parts = 3, 8, 6, 4
+	x := random(rt, 1, batch, tokens, width)
+	defer x.Release()
+	// dropped gives the result and the gradient for all tokens or a part of them.
+	dropped := func(part tensor.Part) (y, g []float32) {
+		from, n := part.First, tokens
+		if part.All > 0 {
+			n = tokens / parts
+		}
+		view := tensor.Slice(x, 1, from, from+n, 1)
+		defer view.Release()
+		own := tensor.Reshape(view, batch, n, width).RequireGrad()
+		defer own.Release()
+		rt.SetSeed(9)
+		d := tensor.DropoutPart(own, 0.4, part)
+		defer d.Release()
+		sum := tensor.Sum(d)
+		defer sum.Release()
+		sum.Backward(1)
+		defer own.ZeroGrad()
+		return d.Float32s(), own.Grad().Float32s()
+	}
+	wholeY, wholeG := dropped(tensor.Part{})
+	for r := range parts {
+		n := tokens / parts
+		y, g := dropped(tensor.Part{First: r * n, All: tokens})
+		for i := range batch {
+			lo, hi, at := (i*tokens+r*n)*width, (i*tokens+(r+1)*n)*width, i*n*width
+			if !slices.Equal(y[at:at+n*width], wholeY[lo:hi]) || !slices.Equal(g[at:at+n*width], wholeG[lo:hi]) {
+				t.Fatalf("part %d of sequence %d is %v, the whole %v", r, i, y[at:at+n*width], wholeY[lo:hi])
+			}
+		}
+	}
+	if err := rt.Try(func() { tensor.DropoutPart(x, 0.4, tensor.Part{First: 1, All: tokens}) }); err == nil {
+		t.Error("8 tokens from the first on were taken for a part of 8")
+	}
+}
+
 // TestAttentionParts: parts of the heads drop other weights.
 func TestAttentionParts(t *testing.T) {
 	rt := runtime(t)
