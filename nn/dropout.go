@@ -26,7 +26,7 @@ func (d *Dropout) Parameters() []*Parameter { return nil }
 
 // Forward is x itself outside training.
 func (d *Dropout) Forward(x *tensor.Tensor) *tensor.Tensor {
-	return d.call(d, x, func(x *tensor.Tensor) *tensor.Tensor { return tensor.DropoutPart(x, d.now(), d.line.part(x.Dim(1))) })
+	return d.call(d, x, func(x *tensor.Tensor) *tensor.Tensor { return tensor.DropoutPart(x, d.now(), d.line.part(x)) })
 }
 
 // now is the probability at the moment.

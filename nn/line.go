@@ -27,8 +27,8 @@ import (
 // (Parameter.Partial). Where layers need other tokens and are not cut, as routers and
 // heads, each rank computes them with all tokens.
 
-// line is the ranks along tensor, or one rank, which has all tokens. Its methods take
-// and give [batch, tokens, width].
+// line is the ranks along tensor, or one rank, which has all tokens. What goes from a
+// rank's tokens to all or back is [batch, tokens, width].
 type line struct{ dist.Group }
 
 // line is that of the model.
@@ -88,12 +88,12 @@ func (l line) tokens(all int) (lo, hi int) {
 	return l.Rank() * n, (l.Rank() + 1) * n
 }
 
-// part is which of all tokens this rank's are, of which there are so many.
-func (l line) part(own int) tensor.Part {
+// part is which of all tokens x, this rank's, are.
+func (l line) part(x *tensor.Tensor) tensor.Part {
 	if l.Group == nil {
 		return tensor.Part{}
 	}
-	return tensor.Part{First: l.Rank() * own, All: l.Size() * own}
+	return tensor.Part{First: l.Rank() * x.Dim(1), All: l.Size() * x.Dim(1)}
 }
 
 // join fills dst with the tokens of all ranks.

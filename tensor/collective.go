@@ -8,7 +8,7 @@ import "github.com/headroom-go/headroom/trace"
 type Collective struct {
 	Name     string
 	Forward  func(dst, src *Tensor) // from the operand to the result; nil: that is the operand
-	Backward func(dst, src *Tensor) // from the result's gradient to the operand's; nil: that is the result's
+	Backward func(dst, src *Tensor) // from the result's gradient to the operand's
 
 	// Again is for a result that is not to be kept: those who save it have it made
 	// again in backward, by all devices, and share it until the last has read it. It
@@ -29,7 +29,7 @@ func Together(x *Tensor, c Collective, shape ...int) *Tensor {
 	n := x.rt.node(c.Name, x)
 	if n != nil && c.Again {
 		s := n.save(x)
-		n.shared = &shared{make: func() *Tensor {
+		n.shared = &shared{again: func() *Tensor {
 			return with(s.get(), func(x *Tensor) *Tensor { return collect(x, c.Forward, shape) })
 		}}
 		n.again = n.shared.get
@@ -54,14 +54,14 @@ func collect(x *Tensor, f func(dst, src *Tensor), shape []int) *Tensor {
 
 // shared is a result that its readers have made again, once for all of them.
 type shared struct {
-	make    func() *Tensor
+	again   func() *Tensor
 	value   *Tensor // nil while it is not there
 	readers int     // that have not read it yet
 }
 
 func (s *shared) get() *Tensor {
 	if s.value == nil {
-		s.value = s.make()
+		s.value = s.again()
 		s.value.held = true
 	}
 	return s.value.Detach()

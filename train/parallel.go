@@ -588,9 +588,8 @@ func (l *parallel) failure(err error) error {
 }
 
 // seed tells the random choices of places apart; those of the first are a lone
-// trainer's. Ranks along tensor draw the same, since dropout of what all of them
-// have must drop the same on each; a layer that has only its box of something must
-// tell its choices apart itself.
+// trainer's. Ranks along tensor draw the same; a layer that has only its part of the
+// tokens, or of the heads, must tell its choices apart itself.
 func (l *parallel) seed() uint64 {
 	if l == nil {
 		return 0
