@@ -29,6 +29,7 @@
 package dist
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/headroom-go/headroom/device"
@@ -82,6 +83,7 @@ type Buf struct {
 	Ptr  device.Ptr
 	Len  int // elements
 	Type device.DType
+	Unit int // elements at a multiple of which it is cut into parts; 0 stands for 64
 }
 
 // Bytes is the size of b.
@@ -89,17 +91,24 @@ func (b Buf) Bytes() int { return b.Len * b.Type.Size() }
 
 // Range is the elements of b from lo up to but not including hi.
 func (b Buf) Range(lo, hi int) Buf {
-	return Buf{b.Ptr + device.Ptr(lo*b.Type.Size()), hi - lo, b.Type}
+	return Buf{b.Ptr + device.Ptr(lo*b.Type.Size()), hi - lo, b.Type, b.Unit}
 }
 
 // Part is what rank has of b in ReduceScatter and AllGather among so many ranks.
-func (b Buf) Part(size, rank int) Buf { return b.Range(Part(b.Len, size, rank)) }
+func (b Buf) Part(size, rank int) Buf {
+	return b.Range(part(b.Len, size, rank, cmp.Or(b.Unit, partUnit)))
+}
+
+const partUnit = 64
 
 // Part is which of n elements a rank has among so many: the parts are in the
 // order of the ranks, as long as each other, in units of 64 elements; the last
 // ones may be shorter or empty.
 func Part(n, size, rank int) (lo, hi int) {
-	const unit = 64
+	return part(n, size, rank, partUnit)
+}
+
+func part(n, size, rank, unit int) (lo, hi int) {
 	each := ((n+size-1)/size + unit - 1) / unit * unit
 	lo = min(n, rank*each)
 	return lo, min(n, lo+each)

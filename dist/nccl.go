@@ -72,7 +72,7 @@ func tell(g Group, data []byte) (err error) {
 	}
 	defer dev.Free(p)
 	s.Upload(p, data)
-	g.Broadcast(s, 0, Buf{p, len(data) / 4, device.Int32})
+	g.Broadcast(s, 0, Buf{Ptr: p, Len: len(data) / 4, Type: device.Int32})
 	s.Download(data, p)
 	return s.Close()
 }
@@ -142,8 +142,8 @@ func (g *NCCL) AllReduce(s device.Stream, op Op, bufs ...Buf) {
 
 // even is the length of every rank's part where they are all as long, else 0.
 func (g *NCCL) even(b Buf) int {
-	if lo, hi := Part(b.Len, g.Size(), 0); (hi-lo)*g.Size() == b.Len {
-		return hi - lo
+	if n := b.Part(g.Size(), 0).Len; n*g.Size() == b.Len {
+		return n
 	}
 	return 0
 }

@@ -8,16 +8,17 @@ type CausalAttention struct {
 	Norm     *LayerNorm
 	QKV, Out *Linear
 
-	heads  int           // that this rank has
-	across tensor.Across // the ranks that have the others
+	heads int  // that this rank has
+	line  line // the ranks that have the others, and other tokens
 	place
 }
 
 // CausalAttention gives a layer whose result is scaled for a model of so many
 // layers.
 func (b *Builder) CausalAttention(name string, width, heads, layers int) *CausalAttention {
+	defer b.byTokens()()
 	own, _ := b.heads(heads)
-	return &CausalAttention{heads: own, across: b.across(), place: b.place(name),
+	return &CausalAttention{heads: own, line: b.line(), place: b.place(name),
 		Norm: b.LayerNorm(name+".norm", width, 1e-5),
 		QKV:  b.linear(name+".qkv", width, 3*width, 0.02, byHeads),
 		Out:  b.linear(name+".out", width, width, projectionStd(layers), byInputs)}
@@ -26,12 +27,12 @@ func (b *Builder) CausalAttention(name string, width, heads, layers int) *Causal
 // Parameters gives the layer's parameters.
 func (a *CausalAttention) Parameters() []*Parameter { return parameters(a.Norm, a.QKV, a.Out) }
 
-// Forward keeps the shape of x, [B, T, width].
+// Forward keeps the shape of x, [B, T, width], of the tokens that this rank along
+// tensor has.
 func (a *CausalAttention) Forward(x *tensor.Tensor) *tensor.Tensor { return a.call(a, x, a.forward) }
 
 func (a *CausalAttention) forward(x *tensor.Tensor) *tensor.Tensor {
-	h := then(a.Norm.Low(x), func(h *tensor.Tensor) *tensor.Tensor { return tensor.IntoParts(h, a.across) })
-	qkv := then(h, a.QKV.Forward)
+	qkv := then(then(a.Norm.Low(x), a.line.gather), a.QKV.Forward)
 	seen := then(qkv, func(qkv *tensor.Tensor) *tensor.Tensor { return tensor.SelfAttention(qkv, a.heads, true) })
 	return add(then(seen, a.Out.Forward), x.Retain())
 }

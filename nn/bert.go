@@ -97,9 +97,9 @@ type BERTBlock struct {
 	Norm2                  *LayerNorm
 	Drop1, Drop2           *Dropout
 
-	attention   *Dropout      // of probabilities
-	heads, part int           // that this rank has, and which of the ranks' parts that is
-	across      tensor.Across // the ranks that have the others
+	attention   *Dropout // of probabilities
+	heads, part int      // that this rank has, and which of the ranks' parts that is
+	line        line     // the ranks that have the others, and other tokens
 	place
 }
 
@@ -110,6 +110,7 @@ func NewBERT(b *Builder, c BERTConfig) *BERT {
 
 // newBERT makes a stage of an encoder, to whose head words may be tied.
 func newBERT(b *Builder, c BERTConfig, s stage, tied bool) *BERT {
+	defer b.byTokens()()
 	const std, at = 0.02, "bert.embeddings."
 	m := &BERT{Config: c, Hooks: b.Hooks, Mode: b.Mode, stage: s, words: b.vocabulary(c.Vocab)}
 	words := func() *Parameter {
@@ -142,7 +143,7 @@ func (b *Builder) bertBlock(name string, c BERTConfig) *BERTBlock {
 	const std = 0.02
 	w, self, eps := c.Width, name+".attention.self", float32(c.Eps)
 	heads, part := b.heads(c.Heads)
-	return &BERTBlock{heads: heads, part: part, across: b.across(), place: b.place(name),
+	return &BERTBlock{heads: heads, part: part, line: b.line(), place: b.place(name),
 		Query:     b.linear(self+".query", w, w, std, byOutputs),
 		Key:       b.linear(self+".key", w, w, std, byOutputs),
 		Value:     b.linear(self+".value", w, w, std, byOutputs),
@@ -174,14 +175,18 @@ func (b *BERTBlock) Parameters() []*Parameter {
 	return parameters(b.Query, b.Key, b.Value, b.Out, b.Norm1, b.Up, b.Down, b.Norm2)
 }
 
-// Forward gives the last block's result, [B, T, width], which is what the stage
-// after this one reads.
+// Forward gives the last block's result, [B, T, width]. Of a stage that is not the last
+// it is what the next one reads; of ranks along tensor each has its part of the T
+// tokens then.
 func (m *BERT) Forward(in BERTInput) *tensor.Tensor {
 	x := m.embed(in)
 	for i, b := range m.Blocks {
 		y := m.Around.run(i, x, func(x *tensor.Tensor) *tensor.Tensor { return b.Forward(x, in.Mask) })
 		x.Release()
 		x = y
+	}
+	if m.stage.last {
+		x = then(x, m.words.line.whole)
 	}
 	return x
 }
@@ -191,25 +196,28 @@ func (m *BERT) embed(in BERTInput) *tensor.Tensor {
 		return in.Tokens.Retain()
 	}
 	words := m.words.embed(m.Words, in.Tokens)
-	sum := add(words, tensor.Slice(m.Position.Tensor, 0, 0, in.Tokens.Dim(1), 1))
-	sum = add(sum, m.types(in))
+	lo, hi := m.words.line.tokens(in.Tokens.Dim(1))
+	sum := add(words, tensor.Slice(m.Position.Tensor, 0, lo, hi, 1))
+	sum = add(sum, m.types(in.Types, lo, hi))
 	return then(then(sum, m.Norm.Forward), m.Drop.Forward)
 }
 
-func (m *BERT) types(in BERTInput) *tensor.Tensor {
-	if in.Types == nil {
+// types are those of tokens from lo up to but not including hi.
+func (m *BERT) types(of *tensor.Tensor, lo, hi int) *tensor.Tensor {
+	if of == nil {
 		return tensor.Slice(m.Type.Tensor, 0, 0, 1, 1)
 	}
-	return tensor.Embedding(m.Type.Tensor, in.Types)
+	own := then(tensor.Slice(of, 1, lo, hi, 1), func(t *tensor.Tensor) *tensor.Tensor { return tensor.Reshape(t, t.Shape()...) })
+	return then(own, func(own *tensor.Tensor) *tensor.Tensor { return tensor.Embedding(m.Type.Tensor, own) })
 }
 
-// Forward runs attention and the feed-forward part on x, [B, T, width]; mask
-// is that of BERTInput.
+// Forward runs attention and the feed-forward part on x, [B, T, width], of the tokens
+// that this rank along tensor has; mask, of all, is that of BERTInput.
 func (b *BERTBlock) Forward(x, mask *tensor.Tensor) *tensor.Tensor {
 	return b.call(b, x, func(x *tensor.Tensor) *tensor.Tensor {
 		a := then(then(b.attend(x, mask), b.Out.Forward), b.Drop1.Forward)
 		mid := then(add(a, x.Retain()), b.Norm1.Forward)
-		up := then(then(b.enter(mid), b.Up.Forward), tensor.GeluErf)
+		up := then(then(b.line.gather(mid), b.Up.Forward), tensor.GeluErf)
 		down := then(then(up, b.Down.Forward), b.Drop2.Forward)
 		return then(add(down, mid), b.Norm2.Forward)
 	})
@@ -218,7 +226,7 @@ func (b *BERTBlock) Forward(x, mask *tensor.Tensor) *tensor.Tensor {
 // attend lays queries, keys and values side by side, so that attention reads
 // and writes them where they lie.
 func (b *BERTBlock) attend(x, mask *tensor.Tensor) *tensor.Tensor {
-	x = b.enter(x)
+	x = b.line.gather(x)
 	defer x.Release()
 	q, k, v := b.Query.Forward(x), b.Key.Forward(x), b.Value.Forward(x)
 	qkv := tensor.Concat(-1, q, k, v)
@@ -228,6 +236,3 @@ func (b *BERTBlock) attend(x, mask *tensor.Tensor) *tensor.Tensor {
 	defer qkv.Release()
 	return tensor.SelfAttentionWith(qkv, b.heads, tensor.AttentionOptions{KeyMask: mask, Dropout: b.attention.now(), Part: b.part})
 }
-
-// enter is where x, which all ranks have, goes into what each has a part of.
-func (b *BERTBlock) enter(x *tensor.Tensor) *tensor.Tensor { return tensor.IntoParts(x, b.across) }

@@ -49,7 +49,7 @@ func (m *MaskedLM) Forward(in BERTInput) *tensor.Tensor {
 
 // hidden is what the output layer reads, made of h, [..., width].
 func (m *MaskedLM) hidden(h *tensor.Tensor) *tensor.Tensor {
-	return then(then(m.Transform.Forward(h), tensor.GeluErf), m.Norm.Low)
+	return then(then(then(m.Transform.Forward(h), tensor.GeluErf), m.Norm.Low), m.words.line.parts)
 }
 
 // loss is that of the tokens that h, [..., width], stands for.

@@ -8,12 +8,17 @@ type Dropout struct {
 	P float64
 
 	mode *Mode
+	line line // of ranks that have each some of the tokens
 	place
 }
 
 // Dropout gives a layer that follows b's mode.
 func (b *Builder) Dropout(name string, p float64) *Dropout {
-	return &Dropout{p, b.Mode, b.place(name)}
+	d := &Dropout{P: p, mode: b.Mode, place: b.place(name)}
+	if b.ofTokens {
+		d.line = b.line()
+	}
+	return d
 }
 
 // Parameters gives none.
@@ -21,7 +26,7 @@ func (d *Dropout) Parameters() []*Parameter { return nil }
 
 // Forward is x itself outside training.
 func (d *Dropout) Forward(x *tensor.Tensor) *tensor.Tensor {
-	return d.call(d, x, func(x *tensor.Tensor) *tensor.Tensor { return tensor.Dropout(x, d.now()) })
+	return d.call(d, x, func(x *tensor.Tensor) *tensor.Tensor { return tensor.DropoutPart(x, d.now(), d.line.part(x)) })
 }
 
 // now is the probability at the moment.

@@ -88,8 +88,8 @@ type GPT2 struct {
 
 // GPT2Block is one transformer block.
 type GPT2Block struct {
-	heads         int           // that this rank has
-	across        tensor.Across // the ranks that have the others
+	heads         int  // that this rank has
+	line          line // the ranks that have the others, and other tokens
 	LN1, LN2      *LayerNorm
 	CAttn, CProj  *Linear // attention: qkv, output
 	CFC, CProjMLP *Linear // feed-forward: up, down
@@ -104,6 +104,7 @@ func NewGPT2(rt *tensor.Runtime, c GPT2Config, seed uint64) *GPT2 {
 
 // GPT2 makes a model.
 func (m *Builder) GPT2(c GPT2Config) *GPT2 {
+	defer m.byTokens()()
 	s := m.stage(c.Layers, c.block(), (c.Vocab+c.Context)*c.Width, c.Vocab*c.Width)
 	g := &GPT2{Config: c, Hooks: m.Hooks, words: m.vocabulary(c.Vocab)}
 	g.WTE = s.tied(func() *Parameter {
@@ -124,7 +125,7 @@ func (m *Builder) GPT2(c GPT2Config) *GPT2 {
 func (m *Builder) gpt2Block(name string, c GPT2Config) *GPT2Block {
 	w, proj := c.Width, projectionStd(c.Layers)
 	heads, _ := m.heads(c.Heads)
-	return &GPT2Block{heads: heads, across: m.across(), place: m.place(name),
+	return &GPT2Block{heads: heads, line: m.line(), place: m.place(name),
 		LN1:      m.LayerNorm(name+".ln_1", w, 1e-5),
 		CAttn:    m.conv1D(name+".attn.c_attn", w, 3*w, 0.02, byHeads),
 		CProj:    m.conv1D(name+".attn.c_proj", w, w, proj, byInputs),
@@ -160,10 +161,11 @@ func (g *GPT2) Forward(tokens *tensor.Tensor) *tensor.Tensor {
 
 // hidden is what the output layer reads, [B, T, width].
 func (g *GPT2) hidden(tokens *tensor.Tensor) *tensor.Tensor {
-	return then(g.Through(tokens), g.LNF.Low)
+	return then(then(g.Through(tokens), g.LNF.Low), g.words.line.gather)
 }
 
-// Through gives what the stage after this one reads, [B, T, width].
+// Through gives what the stage after this one reads, [B, T, width]; of ranks along
+// tensor each has its part of the T tokens.
 func (g *GPT2) Through(tokens *tensor.Tensor) *tensor.Tensor {
 	x := g.embed(tokens)
 	for i, b := range g.Blocks {
@@ -179,19 +181,18 @@ func (g *GPT2) embed(tokens *tensor.Tensor) *tensor.Tensor {
 		return tokens.Retain()
 	}
 	tok := g.words.embed(g.WTE, tokens)
-	pos := tensor.Slice(g.WPE.Tensor, 0, 0, tokens.Dim(1), 1)
-	defer tok.Release()
-	defer pos.Release()
-	return tensor.Add(tok, pos)
+	lo, hi := g.words.line.tokens(tokens.Dim(1))
+	return add(tok, tensor.Slice(g.WPE.Tensor, 0, lo, hi, 1))
 }
 
-// Forward adds attention and the feed-forward part to x, [B, T, width].
+// Forward adds attention and the feed-forward part to x, [B, T, width], of the tokens
+// that Through says.
 func (b *GPT2Block) Forward(x *tensor.Tensor) *tensor.Tensor { return b.call(b, x, b.forward) }
 
 func (b *GPT2Block) forward(x *tensor.Tensor) *tensor.Tensor {
 	mid := b.attend(x)
 	defer mid.Release()
-	h := then(b.LN2.Low(mid), b.enter)
+	h := then(b.LN2.Low(mid), b.line.gather)
 	up := b.CFC.Forward(h)
 	h.Release()
 	act := tensor.Gelu(up)
@@ -202,11 +203,8 @@ func (b *GPT2Block) forward(x *tensor.Tensor) *tensor.Tensor {
 	return tensor.Add(mid, down)
 }
 
-// enter is where x, which all ranks have, goes into what each has a part of.
-func (b *GPT2Block) enter(x *tensor.Tensor) *tensor.Tensor { return tensor.IntoParts(x, b.across) }
-
 func (b *GPT2Block) attend(x *tensor.Tensor) *tensor.Tensor {
-	h := then(b.LN1.Low(x), b.enter)
+	h := then(b.LN1.Low(x), b.line.gather)
 	qkv := b.CAttn.Forward(h)
 	h.Release()
 	a := tensor.SelfAttention(qkv, b.heads, true)

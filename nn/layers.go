@@ -18,9 +18,10 @@ type Builder struct {
 	// Made, if not nil, is told of each parameter when it has its initial values.
 	Made func(p *Parameter)
 
-	rt     *tensor.Runtime
-	seed   uint64
-	expert bool // what is made belongs to an expert that other ranks have others of
+	rt       *tensor.Runtime
+	seed     uint64
+	expert   bool // what is made belongs to an expert that other ranks have others of
+	ofTokens bool // what is made reads the tokens of its rank along tensor
 }
 
 // NewBuilder gives a builder of parameters on rt.
@@ -106,8 +107,8 @@ func drawn(piece safetensors.Piece, next func() float32) []float32 {
 type Linear struct {
 	Weight, Bias *Parameter
 
-	transposed bool          // W is [out, in]
-	across     tensor.Across // of ranks that have each a part of the input's width; nil: all is here
+	transposed bool // W is [out, in]
+	line       line // of ranks that have each a part of the input's width, and get their tokens' results
 	place
 }
 
@@ -138,7 +139,11 @@ func (l *Linear) Parameters() []*Parameter {
 func (l *Linear) Forward(x *tensor.Tensor) *tensor.Tensor { return l.call(l, x, l.forward) }
 
 func (l *Linear) forward(x *tensor.Tensor) *tensor.Tensor {
-	return tensor.LinearAcross(x, l.Weight.Tensor, l.Bias.tensor(), l.transposed, l.across)
+	if l.line.Group == nil {
+		return tensor.Linear(x, l.Weight.Tensor, l.Bias.tensor(), l.transposed)
+	}
+	part := tensor.Linear(x, l.Weight.Tensor, nil, l.transposed)
+	return add(then(part, l.line.scatter), l.Bias.Retain())
 }
 
 // LayerNorm normalises the last dimension.

@@ -90,6 +90,8 @@ type MoE struct {
 	// Around, if set, runs the experts of each layer, from their input to all
 	// their results side by side.
 	Around Around
+
+	line line // ranks that have other tokens between attention and experts
 }
 
 // NewMoE makes a model with initial weights drawn from the seed.
@@ -98,7 +100,7 @@ func NewMoE(rt *tensor.Runtime, c MoEConfig, seed uint64) *MoE { return NewBuild
 // MoE makes a model.
 func (b *Builder) MoE(c MoEConfig) *MoE {
 	s := b.stage(c.Layers, c.block(), (c.Vocab+c.Context)*c.Width, c.Vocab*c.Width)
-	m := &MoE{Config: c, Hooks: b.Hooks}
+	m := &MoE{Config: c, Hooks: b.Hooks, line: b.line()}
 	if s.first {
 		m.Embed = b.Normal("embed.weight", 0.02, c.Vocab, c.Width)
 	}
@@ -109,13 +111,19 @@ func (b *Builder) MoE(c MoEConfig) *MoE {
 		if c.Heads > 0 {
 			m.Attentions = append(m.Attentions, b.CausalAttention(fmt.Sprintf("attentions.%d", i), c.Width, c.Heads, c.Layers))
 		}
-		m.Norms = append(m.Norms, b.LayerNorm(fmt.Sprintf("norms.%d", i), c.Width, 1e-5))
+		m.Norms = append(m.Norms, b.tokenNorm(fmt.Sprintf("norms.%d", i), c.Width))
 		m.Blocks = append(m.Blocks, b.MoELayer(fmt.Sprintf("blocks.%d", i), c))
 	}
 	if s.last {
 		m.Head = b.Linear("head", c.Width, c.Vocab, 0.02)
 	}
 	return m
+}
+
+// tokenNorm is LayerNorm of a rank's tokens along tensor.
+func (b *Builder) tokenNorm(name string, width int) *LayerNorm {
+	defer b.byTokens()()
+	return b.LayerNorm(name, width, 1e-5)
 }
 
 // block is about the number of a layer's parameters.
@@ -143,11 +151,12 @@ func (m *MoE) Parameters() []*Parameter {
 // pipeline it is the stage's part of that mean.
 func (m *MoE) Forward(tokens *tensor.Tensor) (logits, balance *tensor.Tensor) {
 	x, balance := m.layers(tokens)
-	return then(x, m.Head.Forward), balance
+	return then(then(x, m.line.whole), m.Head.Forward), balance
 }
 
-// Through gives what the stage after this one reads, [B, T, width], and what this
-// one adds to the loss: nil, or a single element.
+// Through gives what the stage after this one reads, [B, T, width], of which ranks
+// along tensor have each its part of the T tokens, and what this one adds to the loss:
+// nil, or a single element.
 func (m *MoE) Through(tokens *tensor.Tensor) (hidden, loss *tensor.Tensor) {
 	hidden, balance := m.layers(tokens)
 	defer balance.Release()
@@ -180,7 +189,7 @@ func (m *MoE) embed(tokens *tensor.Tensor) *tensor.Tensor {
 	if m.Position != nil {
 		x = add(x, tensor.Slice(m.Position.Tensor, 0, 0, tokens.Dim(1), 1))
 	}
-	return x
+	return then(x, m.line.own)
 }
 
 // Loss is the mean cross-entropy of the targets, int32 [B, T], after tokens,

@@ -15,6 +15,7 @@ type MoELayer struct {
 
 	first  int        // the number of the first expert
 	ranks  dist.Group // that have the others; nil for none
+	line   line       // that have other tokens of the input of after
 	config MoEConfig
 	place
 }
@@ -30,7 +31,7 @@ type Expert struct {
 // ranks. It panics where they don't divide (MoEConfig.SplitExperts).
 func (b *Builder) MoELayer(name string, c MoEConfig) *MoELayer {
 	first, end := b.Split.experts(c)
-	l := &MoELayer{Gate: b.LinearNoBias(name+".gate", c.Width, c.Experts, 0.02), first: first, ranks: b.Split.Expert, config: c, place: b.place(name)}
+	l := &MoELayer{Gate: b.LinearNoBias(name+".gate", c.Width, c.Experts, 0.02), first: first, ranks: b.Split.Expert, line: b.line(), config: c, place: b.place(name)}
 	b.expert = l.ranks != nil
 	defer func() { b.expert = false }()
 	for i := first; i < end; i++ {
@@ -54,13 +55,13 @@ func (l *MoELayer) Parameters() []*Parameter {
 // Parameters gives those of both layers.
 func (e *Expert) Parameters() []*Parameter { return parameters(e.Up, e.Down) }
 
-// after is x + experts(norm(x)), and the layer's balancing loss.
+// after is x + experts(norm(x)), and the layer's balancing loss. x is this rank's
+// tokens along tensor; all ranks there route all tokens.
 func (l *MoELayer) after(norm *LayerNorm, x *tensor.Tensor, i int, around Around) (y, balance *tensor.Tensor) {
-	h := norm.Forward(x)
+	h := then(norm.Forward(x), l.line.whole)
 	defer h.Release()
 	out, balance := l.Forward(h, i, around)
-	defer out.Release()
-	return tensor.Add(x, out), balance
+	return add(then(out, l.line.own), x.Retain()), balance
 }
 
 // Forward gives the experts' weighted results for x, [..., width], and the

@@ -28,6 +28,10 @@ type Parameter struct {
 	// ranks: other ranks have other parameters in place of this one.
 	Expert bool
 
+	// Partial says that the gradient is of the tokens alone that this rank along tensor
+	// has: the sum over these ranks, which have the parameter too, is that of all.
+	Partial bool
+
 	// Tied says that the first and the last stage of a pipeline both have the
 	// parameter: its gradient is the sum of theirs.
 	Tied bool

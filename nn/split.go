@@ -18,32 +18,12 @@ type Split struct {
 	Stage, Stages int
 }
 
-// Layers between ranks along tensor.
-//
-// A pair of linear layers is cut where its middle is: the first by its outputs, so
-// that each rank has some of the middle's columns, the second by its inputs, so
-// that each multiplies its columns, and the sum over the ranks is the result
-// (Shoeybi et al., "Megatron-LM", 2019). The middle is heads of attention or the
-// wide part of a feed-forward network, which need nothing of other ranks. So a
-// pair takes one all-reduce forward and one backward, of its input's size. All
-// else is on every rank, and gets the same values and gradients there.
-
-// ranks are the devices that have other boxes of the same layers.
-type ranks struct{ dist.Group }
-
-func (r ranks) Sum(t *tensor.Tensor) { r.reduce(dist.Sum, t) }
-func (r ranks) Max(t *tensor.Tensor) { r.reduce(dist.Max, t) }
-
-func (r ranks) reduce(op dist.Op, t *tensor.Tensor) {
-	r.AllReduce(t.Runtime().Stream(), op, dist.Buf{Ptr: t.Ptr(), Len: t.Len(), Type: t.DType()})
-}
-
-// across are the ranks along tensor; nil for one.
-func (b *Builder) across() tensor.Across {
-	if b.Split.Tensor == nil {
-		return nil
-	}
-	return ranks{b.Split.Tensor}
+// byTokens has what is made until end is called read the tokens that its rank along
+// tensor has: dropout drops what it would drop in the whole, and parameters that are
+// not cut have a gradient of these tokens.
+func (b *Builder) byTokens() (end func()) {
+	b.ofTokens = true
+	return func() { b.ofTokens = false }
 }
 
 // own is which of n things in a row this rank has along tensor: as many as the
@@ -73,7 +53,7 @@ type share struct{ dim, parts int }
 // empty makes a parameter that is this rank's share of an array.
 func (b *Builder) empty(name string, s share, shape []int) *Parameter {
 	if b.Split.Tensor == nil || s.parts == 0 {
-		return &Parameter{Name: name, Tensor: b.rt.Parameter(shape...), Expert: b.expert}
+		return &Parameter{Name: name, Tensor: b.rt.Parameter(shape...), Expert: b.expert, Partial: b.ofTokens && b.Split.Tensor != nil}
 	}
 	lo, hi := b.own(shape[s.dim] / s.parts)
 	at, box := make([]int, len(shape)), slices.Clone(shape)
@@ -112,7 +92,7 @@ func (b *Builder) conv1D(name string, in, out int, std float64, c cutting) *Line
 func (b *Builder) cut(name string, out int, c cutting) *Linear {
 	l := &Linear{Bias: b.constant(name+".bias", 0, share{0, c.outputs}, out), place: b.place(name)}
 	if c.inputs {
-		l.across = b.across()
+		l.line = b.line()
 	}
 	return l
 }
@@ -127,33 +107,31 @@ func (c cutting) weight(outputs, inputs int) share {
 
 // vocabulary is the words of a model, or those that this rank along tensor has.
 type vocabulary struct {
-	part   tensor.Part
-	across tensor.Across
+	part tensor.Part
+	line line
 }
 
 func (b *Builder) vocabulary(words int) vocabulary {
 	lo, _ := b.own(words)
-	return vocabulary{tensor.Part{First: lo, All: words}, b.across()}
+	return vocabulary{tensor.Part{First: lo, All: words}, b.line()}
 }
 
-// embed looks tokens up in w, [words, width].
+// embed looks tokens, [batch, tokens], up in w, [words, width], for those tokens that
+// this rank has.
 func (v vocabulary) embed(w *Parameter, tokens *tensor.Tensor) *tensor.Tensor {
-	return tensor.EmbeddingAcross(w.Tensor, tokens, v.part, v.across)
+	return then(tensor.EmbeddingPart(w.Tensor, tokens, v.part), v.line.scatter)
 }
 
-// logits are those of the words that this rank has, for h, [..., width]. bias may be
-// nil.
+// logits are those of the words that this rank has, for h, [..., width] of all tokens,
+// as gather and parts of a line give it. bias may be nil.
 func (v vocabulary) logits(h *tensor.Tensor, w, bias *Parameter) *tensor.Tensor {
-	return then(tensor.IntoParts(h, v.across), func(h *tensor.Tensor) *tensor.Tensor {
-		return tensor.Linear(h, w.Tensor, bias.tensor(), true)
-	})
+	return tensor.Linear(h, w.Tensor, bias.tensor(), true)
 }
 
-// loss is the mean cross-entropy of targets, int32 [...], among all words.
+// loss is the mean cross-entropy of targets, int32 [...], among all words, for such
+// an h.
 func (v vocabulary) loss(h *tensor.Tensor, w, bias *Parameter, targets *tensor.Tensor) *tensor.Tensor {
-	return then(tensor.IntoParts(h, v.across), func(h *tensor.Tensor) *tensor.Tensor {
-		return tensor.LinearCrossEntropyAcross(h, w.Tensor, bias.tensor(), targets, tensor.CrossEntropyParams{Ignore: IgnoreTarget}, v.part, v.across)
-	})
+	return tensor.LinearCrossEntropyAcross(h, w.Tensor, bias.tensor(), targets, tensor.CrossEntropyParams{Ignore: IgnoreTarget}, v.part, v.line.across())
 }
 
 // tensor is p's; nil for none.

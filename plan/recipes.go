@@ -43,6 +43,24 @@ func (p *program) tryRecipe(info device.Info, c train.Config, s train.Strategy, 
 	return t, err
 }
 
+// fewestBlocks is t, which fits, with no more blocks recomputed than it takes.
+func (p *program) fewestBlocks(info device.Info, c train.Config, t Trial, o Options) (Trial, error) {
+	for few := 0; t.Strategy.Recompute-few > 1; {
+		s := t.Strategy
+		s.Recompute = (few + s.Recompute) / 2
+		trial, err := p.tryRecipe(info, c, s, o)
+		if err != nil {
+			return t, err
+		}
+		if trial.Fits {
+			t = trial
+		} else {
+			few = s.Recompute
+		}
+	}
+	return t, nil
+}
+
 // allAway moves every value that backward reads away, and brings it back an
 // operation before the first read.
 func (p *program) allAway() *tensor.Schedule {

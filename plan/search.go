@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/internal/remat"
 	"github.com/headroom-go/headroom/tensor"
 	"github.com/headroom-go/headroom/train"
@@ -89,19 +90,61 @@ func (a Away) times() float64 {
 // Search finds, for a step of c on a device with info's properties and
 // capacity, the fastest strategy that fits, by the estimate of time. It
 // returns a *TooSmallError if none does. Of a stage of a pipeline it is the one that
-// SearchStages gives.
+// SearchStages gives. Of a rank along tensor it is that of the first one there, which
+// has the most: so all of them recompute the same blocks.
 func Search(ctx context.Context, info device.Info, c train.Config, o Options) (*Plan, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+	first := o.firstAlongTensor()
 	if o.Parallel.Mesh.Pipeline > 1 {
-		all, err := SearchStages(ctx, info, c, o)
+		all, err := SearchStages(ctx, info, c, first)
 		if err != nil {
 			return nil, err
 		}
-		return all[o.stage()], nil
+		return all[o.stage()].of(info, c, o)
 	}
-	return search(ctx, info, c, o)
+	p, err := search(ctx, info, c, first)
+	if err != nil {
+		return nil, err
+	}
+	return p.of(info, c, o)
+}
+
+// alongTensor is this rank's place along tensor.
+func (o Options) alongTensor() int {
+	if o.Parallel.Mesh.Tensor <= 1 {
+		return 0
+	}
+	return o.Parallel.Group.Rank() % o.Parallel.Mesh.Tensor
+}
+
+// firstAlongTensor are the options of the first rank there, in this one's place.
+func (o Options) firstAlongTensor() Options {
+	if at := o.alongTensor(); at > 0 {
+		g := o.Parallel.Group
+		o.Parallel.Group = dist.Null(g.Rank()-at, g.Size())
+	}
+	return o
+}
+
+// of is the plan with what the rank of o takes, which needs no more than the one that
+// it was made for.
+func (p *Plan) of(info device.Info, c train.Config, o Options) (*Plan, error) {
+	if o.alongTensor() == 0 {
+		return p, nil
+	}
+	own, err := Try(info, info.Capacity, c, p.Chosen.Strategy, o)
+	if own.Seconds = p.Chosen.Seconds; err == nil && own.Fits {
+		p.choose(own)
+	}
+	return p, err
+}
+
+// choose puts t in the place of the chosen trial.
+func (p *Plan) choose(t Trial) {
+	at := slices.IndexFunc(p.Tried, func(tried Trial) bool { return tried.Strategy == p.Chosen.Strategy })
+	p.Tried[at], p.Chosen = t, t
 }
 
 func search(ctx context.Context, info device.Info, c train.Config, o Options) (*Plan, error) {
@@ -167,8 +210,7 @@ func (p *Plan) refine(ctx context.Context, info device.Info, c train.Config, o O
 	}
 	better, err := prog.solve(ctx, info, c, s, o)
 	if err == nil && better.Fits && better.Seconds < before.Seconds && o.room(better) {
-		at := slices.IndexFunc(p.Tried, func(t Trial) bool { return t.Strategy == before.Strategy })
-		p.Tried[at], p.Chosen = better, better
+		p.choose(better)
 	}
 	return ignoreNone(err)
 }
@@ -279,7 +321,9 @@ func (p *program) solve(ctx context.Context, info device.Info, c train.Config, s
 			return best, failed
 		}
 		if trial.Fits && (err != nil || trial.Seconds < best.Seconds) {
-			best, err = trial, nil
+			if best, err = p.fewestBlocks(info, c, trial, o); err != nil {
+				return best, err
+			}
 		}
 	}
 	return best, err

@@ -10,6 +10,7 @@ import (
 	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/internal/invariant"
 	"github.com/headroom-go/headroom/nn"
+	"github.com/headroom-go/headroom/plan"
 	"github.com/headroom-go/headroom/train"
 )
 
@@ -36,11 +37,44 @@ func TestTensorPredictedIsMeasured(t *testing.T) {
 	}
 }
 
+// TestTensorPlansAgree: ranks along tensor recompute the same blocks, also under a budget
+// of which the first one, who has a word more, must recompute more.
+func TestTensorPlansAgree(t *testing.T) {
+	c := config(nn.GPT2Config{Vocab: 65, Context: 1024, Width: 256, Layers: 4, Heads: 2}, 1, 1024)
+	info := device.Info{Kind: device.Null, Granularity: 4 << 10, Virtual: true}
+	at := func(rank int) plan.Options {
+		o := quick
+		o.Parallel = train.Parallel{Group: dist.Null(rank, 2), Mesh: train.Mesh{Tensor: 2}}
+		return o
+	}
+	var needs [2]uint64
+	for rank := range needs {
+		trial, err := plan.Try(info, 1<<30, c, train.Strategy{MicroBatch: 1, Recompute: 2}, at(rank))
+		if err != nil {
+			t.Fatal(err)
+		}
+		needs[rank] = trial.ReservedBytes
+	}
+	if needs[0] <= needs[1] {
+		t.Errorf("with 2 blocks recomputed the first rank needs %d bytes, the second %d", needs[0], needs[1])
+	}
+	info.Capacity = needs[1]
+	for rank := range needs {
+		p, err := plan.Search(t.Context(), info, c, at(rank))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Chosen; got.Strategy.Recompute != 3 || !got.Fits || rank == 1 && got.PeakBytes >= needs[1] {
+			t.Errorf("rank %d recomputes %d blocks at a peak of %d bytes (fits: %v), want 3 within %d", rank, got.Strategy.Recompute, got.PeakBytes, got.Fits, info.Capacity)
+		}
+	}
+}
+
 // TestTensorMemory compares what each of T ranks holds with the formulas, in bytes,
 // for a GPT-2 of L layers of width W, a vocabulary of V words and N tokens of a batch:
 //
 //	parameters        4·(L·12·W² + V·W)/T, and what all have: 4·L·(6 + 7/T)·W and positions
-//	kept for a layer  N·W·(8 + 32/T), and the row sums of attention
+//	kept for a layer  N·W·40/T, and the row sums of attention
 func TestTensorMemory(t *testing.T) {
 	const layers, width, vocab, seq, batch, heads = 4, 128, 512, 64, 4, 8
 	for _, n := range []int{1, 2, 4, 8} {
@@ -53,7 +87,7 @@ func TestTensorMemory(t *testing.T) {
 		ranks := float64(n)
 		want := map[string]float64{
 			"parameter":  4 * (l*12*w*w/ranks + vocab*w/ranks + l*(6+7/ranks)*w + seq*w + 2*w),
-			"activation": l * (tokens*w*(8+32/ranks) + 4*tokens*heads/ranks),
+			"activation": l * ((tokens*w*40 + 4*tokens*heads) / ranks),
 		}
 		got := map[string]float64{"parameter": peak[0]["parameter"], "activation": peak[1]["activation"] - peak[0]["activation"]}
 		for name, v := range want {

@@ -14,12 +14,23 @@ import (
 )
 
 // across is a group as operations take it.
-type across struct{ dist.Group }
+type across struct {
+	dist.Group
+	gathers int // so far
+}
 
-func (a across) Sum(t *tensor.Tensor) { a.reduce(dist.Sum, t) }
-func (a across) Max(t *tensor.Tensor) { a.reduce(dist.Max, t) }
+func (a *across) Sum(t *tensor.Tensor) { a.reduce(dist.Sum, t) }
+func (a *across) Max(t *tensor.Tensor) { a.reduce(dist.Max, t) }
 
-func (a across) reduce(op dist.Op, t *tensor.Tensor) {
+// add puts the sum over the devices in x's place.
+func (a *across) add(rt *tensor.Runtime, x []float32) {
+	t := rt.FromFloat32s(trace.Workspace, x, len(x))
+	defer t.Release()
+	a.Sum(t)
+	copy(x, t.Float32s())
+}
+
+func (a *across) reduce(op dist.Op, t *tensor.Tensor) {
 	a.AllReduce(t.Runtime().Stream(), op, dist.Buf{Ptr: t.Ptr(), Len: t.Len(), Type: t.DType()})
 }
 
@@ -49,22 +60,61 @@ func boxes(rank, ranks int) []box {
 	}
 }
 
-const tokens, words, in, hidden = 21, 18, 16, 24
+const tokens, words, in, hidden = 20, 18, 16, 24
+
+// rowsOf is this device's rows of the sum over all devices, of which there are some
+// more in the whole; allRows is the reverse. A nil g stands for one device.
+func rowsOf(x *tensor.Tensor, g *across) *tensor.Tensor {
+	if g == nil {
+		return x.Retain()
+	}
+	return tensor.Together(x, tensor.Collective{Name: "reduce_scatter", Forward: g.scatter, Backward: g.gather}, x.Dim(0)/g.Size(), x.Dim(1))
+}
+
+func allRows(x *tensor.Tensor, g *across) *tensor.Tensor {
+	if g == nil {
+		return x.Retain()
+	}
+	return tensor.Together(x, tensor.Collective{Name: "all_gather", Forward: g.gather, Backward: g.scatter, Again: true}, x.Dim(0)*g.Size(), x.Dim(1))
+}
+
+func bufs(t *tensor.Tensor) []dist.Buf {
+	return []dist.Buf{{Ptr: t.Ptr(), Len: t.Len(), Type: t.DType(), Unit: 1}}
+}
+
+func (a *across) gather(dst, src *tensor.Tensor) {
+	a.gathers++
+	a.AllGather(dst.Runtime().Stream(), bufs(dst), bufs(src))
+}
+
+func (a *across) scatter(dst, src *tensor.Tensor) {
+	a.ReduceScatter(dst.Runtime().Stream(), dist.Sum, bufs(dst), bufs(src))
+}
 
 // cutNetwork is the loss of a small one whose layers are cut, and its output layer the
-// embedding, with most bytes of logits at a time.
-func cutNetwork(p []*tensor.Tensor, index, targets *tensor.Tensor, part tensor.Part, a tensor.Across, again bool, most int) *tensor.Tensor {
-	x := tensor.EmbeddingAcross(p[0], index, part, a)
+// embedding, with most bytes of logits at a time. Two layers read what is gathered.
+func cutNetwork(p []*tensor.Tensor, index, targets *tensor.Tensor, part tensor.Part, a *across, again bool, most int) *tensor.Tensor {
+	words := tensor.EmbeddingPart(p[0], index, part)
+	x := rowsOf(words, a)
+	words.Release()
 	block := func(x *tensor.Tensor) *tensor.Tensor {
 		h := tensor.LayerNormLow(x, p[1], p[2], 1e-5)
 		defer h.Release()
-		whole := tensor.IntoParts(h, a)
+		whole := allRows(h, a)
 		defer whole.Release()
 		up := tensor.Linear(whole, p[3], nil, false)
 		defer up.Release()
+		gate := tensor.Linear(whole, p[3], nil, false)
+		defer gate.Release()
 		act := tensor.Gelu(up)
 		defer act.Release()
-		down := tensor.LinearAcross(act, p[4], p[5], false, a)
+		both := tensor.Mul(act, gate)
+		defer both.Release()
+		sums := tensor.Linear(both, p[4], nil, false)
+		defer sums.Release()
+		own := rowsOf(sums, a)
+		defer own.Release()
+		down := tensor.Add(own, p[5])
 		defer down.Release()
 		return tensor.Add(x, down)
 	}
@@ -74,10 +124,17 @@ func cutNetwork(p []*tensor.Tensor, index, targets *tensor.Tensor, part tensor.P
 	y := block(x)
 	x.Release()
 	defer y.Release()
-	whole := tensor.IntoParts(y, a)
+	whole := allRows(y, a)
 	defer whole.Release()
-	return tensor.LinearCrossEntropyIn(whole, p[0], p[6], targets, tensor.CrossEntropyParams{Ignore: -100}, part, a, most)
+	var others tensor.Across
+	if a != nil {
+		others = a
+	}
+	return tensor.LinearCrossEntropyIn(whole, p[0], p[6], targets, tensor.CrossEntropyParams{Ignore: -100}, part, others, most)
 }
+
+// partial are the parameters with a gradient of the device's own rows.
+var partial = []int{1, 2, 5}
 
 // TestAcross: the loss and the gradients of a network whose layers are cut among 2
 // and 4 devices are those of one, with recompute and logits in parts too.
@@ -101,7 +158,7 @@ func TestAcross(t *testing.T) {
 		}
 	}
 	// run gives a rank's loss and gradients.
-	run := func(rt *tensor.Runtime, precision tensor.DType, rank, ranks int, a tensor.Across, again bool, most int) (got [][]float32) {
+	run := func(rt *tensor.Runtime, precision tensor.DType, rank, ranks int, a *across, again bool, most int) (got [][]float32) {
 		own := boxes(rank, ranks)
 		var p []*tensor.Tensor
 		for i, b := range own {
@@ -115,6 +172,11 @@ func TestAcross(t *testing.T) {
 		at, to := rt.FromInt32s(trace.Input, index, tokens), rt.FromInt32s(trace.Input, targets, tokens)
 		part := tensor.Part{First: own[0].row, All: words}
 		got = lossAndGrads(rt, precision, p, func() *tensor.Tensor { return cutNetwork(p, at, to, part, a, again, most) })
+		for _, i := range partial {
+			if a != nil {
+				a.add(rt, got[i+1])
+			}
+		}
 		release(append(p, at, to)...)
 		return got
 	}
@@ -127,7 +189,13 @@ func TestAcross(t *testing.T) {
 					if again {
 						most = 4 * 4 * words / ranks // several parts
 					}
-					got := run(rt, precision, g.Rank(), ranks, across{g}, again, most)
+					a := &across{Group: g}
+					got := run(rt, precision, g.Rank(), ranks, a, again, most)
+					// 2 in forward, 2 in each of two backward passes, 1 in the second run, and 1
+					// for both readers of what was not kept.
+					if want := map[bool]int{false: 7, true: 8}[again]; a.gathers != want {
+						t.Errorf("again %v: %d gathered, want %d", again, a.gathers, want)
+					}
 					tolerance := map[tensor.DType]float64{tensor.Float32: 2e-6, tensor.BFloat16: 3e-2}[precision]
 					for i := range got {
 						w := want[i]
@@ -144,6 +212,79 @@ func TestAcross(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestGatheredIsNotRemade: what one device's schedule has made again takes no other
+// device, whatever lies between; what is made of its own rows can be.
+func TestGatheredIsNotRemade(t *testing.T) {
+	rt := runtime(t)
+	double := func(dst, src *tensor.Tensor) {
+		for i := range 2 {
+			dst.Runtime().Stream().Copy(dst.Ptr()+device.Ptr(i*int(src.Bytes())), src.Ptr(), src.Bytes())
+		}
+	}
+	x, w := random(rt, 1, 3, 4), random(rt, 2, 4, 4)
+	defer release(x, w)
+	x.RequireGrad()
+	r := rt.Record(nil, func() {
+		own := tensor.Linear(x, w, nil, false)
+		low := tensor.Gelu(own)
+		whole := tensor.Together(low, tensor.Collective{Name: "gather", Forward: double, Backward: func(dst, src *tensor.Tensor) {}, Again: true}, 6, 4)
+		cut := tensor.Relu(whole)
+		up := tensor.Linear(cut, w, nil, false)
+		release(own, low, whole, cut, up)
+	})
+	var remade []bool
+	for _, op := range r.Ops {
+		if op.Name == "linear" {
+			remade = append(remade, op.Remade)
+		}
+	}
+	if !slices.Equal(remade, []bool{true, false}) {
+		t.Errorf("products before and behind what is gathered can be made again: %v", remade)
+	}
+}
+
+// TestDropoutParts: parts of the tokens lose what they lose in the whole, and so do
+// their gradients.
+func TestDropoutParts(t *testing.T) {
+	rt := runtime(t)
+	const batch, tokens, width, parts = 3, 8, 6, 4
+	x := random(rt, 1, batch, tokens, width)
+	defer x.Release()
+	// dropped gives the result and the gradient for all tokens or a part of them.
+	dropped := func(part tensor.Part) (y, g []float32) {
+		from, n := part.First, tokens
+		if part.All > 0 {
+			n = tokens / parts
+		}
+		view := tensor.Slice(x, 1, from, from+n, 1)
+		defer view.Release()
+		own := tensor.Reshape(view, batch, n, width).RequireGrad()
+		defer own.Release()
+		rt.SetSeed(9)
+		d := tensor.DropoutPart(own, 0.4, part)
+		defer d.Release()
+		sum := tensor.Sum(d)
+		defer sum.Release()
+		sum.Backward(1)
+		defer own.ZeroGrad()
+		return d.Float32s(), own.Grad().Float32s()
+	}
+	wholeY, wholeG := dropped(tensor.Part{})
+	for r := range parts {
+		n := tokens / parts
+		y, g := dropped(tensor.Part{First: r * n, All: tokens})
+		for i := range batch {
+			lo, hi, at := (i*tokens+r*n)*width, (i*tokens+(r+1)*n)*width, i*n*width
+			if !slices.Equal(y[at:at+n*width], wholeY[lo:hi]) || !slices.Equal(g[at:at+n*width], wholeG[lo:hi]) {
+				t.Fatalf("part %d of sequence %d is %v, the whole %v", r, i, y[at:at+n*width], wholeY[lo:hi])
+			}
+		}
+	}
+	if err := rt.Try(func() { tensor.DropoutPart(x, 0.4, tensor.Part{First: 1, All: tokens}) }); err == nil {
+		t.Error("8 tokens from the first on were taken for a part of 8")
 	}
 }
 

@@ -82,9 +82,9 @@
 // # Several devices
 //
 // Where devices compute one program together, Together is an operation that they
-// all take part in, and operations named Across do a part each and put together what
-// all came to. A parameter of which each keeps a part (Part, ParameterPart) can have
-// memory only while it is read (OnDemand).
+// all take part in. Operations named Part do a part of one, and a loss named Across
+// puts together what all came to. A parameter of which each keeps a part (Part,
+// ParameterPart) can have memory only while it is read (OnDemand).
 //
 // # Looking inside
 //

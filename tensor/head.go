@@ -26,8 +26,8 @@ func LinearCrossEntropy(x, w, bias, targets *Tensor, p CrossEntropyParams) *Tens
 // classes every device has a part, the first one no fewer than another. None has
 // the logits of other classes: of each row the greatest logit and the sum of
 // exponentials go across, and then the loss. The gradients are those of this
-// device's part, that of x too (IntoParts adds it up). There can be no smoothing.
-// A nil a stands for one device.
+// device's part, that of x too: their sum over the devices is x's. There can be no
+// smoothing. A nil a stands for one device.
 func LinearCrossEntropyAcross(x, w, bias, targets *Tensor, p CrossEntropyParams, part Part, a Across) *Tensor {
 	return linearCrossEntropy(x, w, bias, targets, &head{p: p, of: part, across: a}, mostLogits)
 }

@@ -66,10 +66,10 @@ func CrossEntropyWith(logits, targets *Tensor, p CrossEntropyParams) *Tensor {
 
 // Embedding looks the rows of w, [vocabulary, width], up: index, int32 [...],
 // to [..., width]. An index out of range gives a row of NaN. It saves the index.
-func Embedding(w, index *Tensor) *Tensor { return EmbeddingAcross(w, index, Part{}, nil) }
+func Embedding(w, index *Tensor) *Tensor { return EmbeddingPart(w, index, Part{}) }
 
-// Part is some of the classes, or words, of which there are All: those from First
-// on. With the zero Part a table has all.
+// Part is some of the classes, words or tokens, of which there are All: those from
+// First on. The zero Part is all.
 type Part struct{ First, All int }
 
 // table is the rows that a table of so many has.
@@ -80,30 +80,25 @@ func (p Part) table(rows int) kernel.Table {
 	return kernel.Table{Rows: rows, First: p.First, All: p.All}
 }
 
-// EmbeddingAcross is Embedding in a table of whose rows every device has a part.
-// It is not made again under a Schedule. A nil a stands for one device.
-func EmbeddingAcross(w, index *Tensor, part Part, a Across) *Tensor {
+// EmbeddingPart is Embedding in a table of which w is a part: rows of other parts
+// are zeros.
+func EmbeddingPart(w, index *Tensor, part Part) *Tensor {
 	if len(w.shape) != 2 || !w.dense() || index.dtype != Int32 || !index.dense() {
 		fail("Embedding of weight %v with index %v", w, index)
 	}
 	rt, rows, width := w.rt, w.shape[0], w.shape[1]
 	table := part.table(rows)
 	if part.First < 0 || part.First+rows > table.All {
-		fail("EmbeddingAcross of weight %v, whose rows are from %d on of %d", w, part.First, part.All)
+		fail("EmbeddingPart of weight %v, whose rows are from %d on of %d", w, part.First, part.All)
 	}
 	n := rt.node("embedding", w)
-	if a == nil {
-		n.remake(func(in []*Tensor) *Tensor { return Embedding(in[0], in[1]) }, w, index)
-	}
+	n.remake(func(in []*Tensor) *Tensor { return EmbeddingPart(in[0], in[1], part) }, w, index)
 	var s *saved
 	if n != nil {
 		s = n.save(index)
 	}
 	y := rt.Empty(w.dtype, trace.Activation, append(slices.Clone(index.shape), width)...)
 	kernel.Embedding(rt.stream, index.Len(), width, table, y.ptr(), w.ptr(), index.ptr())
-	if a != nil {
-		a.Sum(y)
-	}
 	return n.bind(y, func(g *Tensor) {
 		index := s.take()
 		defer index.Release()

@@ -11,21 +11,11 @@ import (
 // W is [in, out], or [out, in] with transposed. bias, [out], may be nil. It
 // saves x if W's gradient is wanted, and W if x's is.
 func Linear(x, w, bias *Tensor, transposed bool) *Tensor {
-	return LinearAcross(x, w, bias, transposed, nil)
-}
-
-// LinearAcross is Linear of an x and a W of whose dimension in every device has a
-// part: the sum of the products over all devices, and bias, which all have. The
-// gradients of x and W are of this device's part. It is not made again under a
-// Schedule. A nil a stands for one device.
-func LinearAcross(x, w, bias *Tensor, transposed bool, a Across) *Tensor {
 	in, out := linearSizes(x, w, bias, transposed)
 	rt := x.rt
 	defer rt.lower(&x, &w)()
 	n := rt.node("linear", x, w, bias)
-	if a == nil {
-		n.remake(func(in []*Tensor) *Tensor { return Linear(in[0], in[1], in[2], transposed) }, x, w, bias)
-	}
+	n.remake(func(in []*Tensor) *Tensor { return Linear(in[0], in[1], in[2], transposed) }, x, w, bias)
 	var sx, sw *saved
 	if n != nil {
 		sx, sw = n.saveIf(n.wants(1), x), n.saveIf(n.wants(0), w)
@@ -34,14 +24,7 @@ func LinearAcross(x, w, bias *Tensor, transposed bool, a Across) *Tensor {
 	shape[len(shape)-1] = out
 	rows := numel(shape[:len(shape)-1])
 	y := rt.Empty(promote(x, w), trace.Activation, shape...)
-	added := bias
-	if a != nil && a.Rank() > 0 { // once is enough
-		added = nil
-	}
-	linear(x, w, added, y, rows, in, out, transposed)
-	if a != nil {
-		a.Sum(y)
-	}
+	linear(x, w, bias, y, rows, in, out, transposed)
 	return n.bind(y, func(g *Tensor) {
 		if n.wants(2) {
 			dst, acc := n.into(2)

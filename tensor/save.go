@@ -42,6 +42,7 @@ func (n *node) save(t *Tensor) *saved {
 	case rt.byRecipe(t):
 		s.recipe = t.node
 		s.recipe.refs++
+		s.recipe.shared.enter()
 	case t.master != nil:
 		s.plain, s.cast, s.st, s.version = t.master.Detach(), t.dtype, t.master.st, t.master.st.version
 	case rt.saver == nil && t.st.home != nil:
@@ -107,6 +108,7 @@ func (s *saved) take() *Tensor {
 func (s *saved) drop() {
 	switch {
 	case s.recipe != nil:
+		s.recipe.shared.leave()
 		s.recipe.unref()
 	case s.packed != nil:
 		s.packed.Drop()

@@ -312,13 +312,18 @@ func (h *home) leave(weak bool) {
 
 // remake lets n's result be made again, under a Schedule that lets it go, by f
 // from inputs, which n then saves; a nil input stays nil. f is the operation
-// itself. Its random choices are those of the first time, and running
+// itself. What takes other devices to make can't be made again by one alone. Its random choices are those of the first time, and running
 // statistics are left alone.
 func (n *node) remake(f func(in []*Tensor) *Tensor, inputs ...*Tensor) {
 	if n == nil || n.wait == nil || n.again != nil {
 		return
 	}
 	rt := inputs[0].rt
+	for _, t := range inputs {
+		if t != nil && rt.byRecipe(t) && t.node.joint() {
+			return
+		}
+	}
 	if r := rt.recorder(); r != nil {
 		r.remake(n, inputs)
 		return

@@ -17,7 +17,8 @@ import (
 //	pipeline  ranks that have other layers of the model
 //	data      ranks that have the same, and other samples
 //	expert    ranks that have other experts, and other samples
-//	tensor    ranks that have other boxes of the same layers, and the same samples
+//	tensor    ranks that have other boxes of the same layers, and the same samples,
+//	          of which each has its own tokens between the layers that are cut
 //
 // A place is all ranks that have the same samples of a batch: there are data ×
 // expert of them.
@@ -76,7 +77,7 @@ func (c Config) Splits(m Mesh) error {
 	return c.sharesOut(cmp.Or(m.Tensor, 1))
 }
 
-// sharesOut says if layers can't be cut for so many ranks along tensor.
+// sharesOut says if layers or sequences can't be cut for so many ranks along tensor.
 func (c Config) sharesOut(ranks int) error {
 	for _, of := range []struct {
 		what string
@@ -85,6 +86,12 @@ func (c Config) sharesOut(ranks int) error {
 		if ranks < 1 || of.n%ranks != 0 {
 			return fmt.Errorf("the %d %s of model %s can't be shared out among %d ranks along the axis %s: take a number that divides them", of.n, of.what, c.Model, ranks, axisTensor)
 		}
+	}
+	if c.Seq%ranks != 0 {
+		return fmt.Errorf("sequences of %d tokens can't be shared out among %d ranks along the axis %s: take a length that is a multiple of their number", c.Seq, ranks, axisTensor)
+	}
+	if ranks > 1 && c.BERT.Width%2 != 0 {
+		return fmt.Errorf("model %s has an odd width, %d: dropout of a part of the tokens needs an even one", c.Model, c.BERT.Width)
 	}
 	for _, words := range []int{c.GPT2.Vocab, c.BERT.Vocab} {
 		if words > 0 && words < ranks {

@@ -33,11 +33,16 @@ func TestMeshPlaces(t *testing.T) {
 	if err := c.Splits(Mesh{Expert: 2}); err == nil || !strings.Contains(err.Error(), "model x can't be split along the axis expert yet") {
 		t.Errorf("error %v", err)
 	}
-	c.GPT2 = nn.GPT2Config{Vocab: 3, Heads: 4}
-	for ranks, want := range map[int]string{2: "", 3: "the 4 heads of model x can't be shared out among 3 ranks", 4: "has 3 words, too few for 4 ranks"} {
+	c.GPT2, c.Seq = nn.GPT2Config{Vocab: 3, Heads: 8}, 12
+	for ranks, want := range map[int]string{2: "", 3: "the 8 heads of model x can't be shared out among 3 ranks", 4: "has 3 words, too few for 4 ranks",
+		8: "sequences of 12 tokens can't be shared out among 8 ranks along the axis tensor"} {
 		if err := c.Splits(Mesh{Tensor: ranks}); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%d ranks: error %v", ranks, err)
 		}
+	}
+	c = Config{Model: "x", BERT: nn.BERTConfig{Vocab: 9, Heads: 3, Hidden: 3, Width: 9}, Seq: 12, Task: Hidden}
+	if err := c.Splits(Mesh{Tensor: 3}); err == nil || !strings.Contains(err.Error(), "odd width, 9") {
+		t.Errorf("error %v", err)
 	}
 }
 

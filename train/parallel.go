@@ -20,8 +20,9 @@ import (
 // parameter, between which its gradient is reduced, are the ranks along data and
 // expert, and those of an expert's parameter the ranks along data alone: the
 // tokens of all places along expert have come to it, so that its gradient is their
-// sum already. Along tensor nothing is reduced: boxes are different, and what all
-// have whole gets the same gradient on each. Gradients are reduced
+// sum already. Along tensor boxes are different, and what all have whole gets the
+// same gradient on each, but for what reads a rank's tokens alone (Partial): its
+// gradients are added up at the end of a step. Between replicas gradients are reduced
 // where they lie, some at a time (a bucket), on a stream of their own, as soon
 // as backward has completed them in the last micro-batch, while it goes on.
 //
@@ -447,7 +448,30 @@ func (l *parallel) ready() {
 			c.part.SetGrad(g.Part(c.lo, c.hi, 0))
 		}
 	}
+	l.sumPartial()
 	l.sumTied()
+}
+
+// mine is what this rank has of c's gradient when all are reduced.
+func (l *parallel) mine(c *cut) *nn.Parameter {
+	if l.Shard > ShardNothing {
+		return c.part
+	}
+	return c.param
+}
+
+// sumPartial adds up the gradients of what each rank along tensor has one of its own
+// tokens of.
+func (l *parallel) sumPartial() {
+	var grads []dist.Buf
+	for _, c := range l.pieces {
+		if c.param.Partial {
+			grads = append(grads, buf(l.mine(c).Grad()))
+		}
+	}
+	if len(grads) > 0 {
+		l.at.tensor.AllReduce(l.rt.Stream(), dist.Sum, grads...)
+	}
 }
 
 // dropUnused takes zeros away that stand for the gradient of a parameter which
@@ -562,9 +586,8 @@ func (l *parallel) failure(err error) error {
 }
 
 // seed tells the random choices of places apart; those of the first are a lone
-// trainer's. Ranks along tensor draw the same, since dropout of what all of them
-// have must drop the same on each; a layer that has only its box of something must
-// tell its choices apart itself.
+// trainer's. Ranks along tensor draw the same; a layer that has only its part of the
+// tokens, or of the heads, must tell its choices apart itself.
 func (l *parallel) seed() uint64 {
 	if l == nil {
 		return 0

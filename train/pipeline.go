@@ -148,7 +148,7 @@ type voyage struct {
 func (t *Trainer) flow(s *tensor.Schedule, batch []any, first, last, micros int) []*tensor.Tensor {
 	p := t.par.pipe
 	p.pipeline.micro = last - first
-	p.shape = []int{t.Config.Batch / micros, t.Config.Seq, t.stages[0].width}
+	p.shape = t.message(t.Config.Batch / micros)
 	v := &voyage{t: t, batch: batch, first: first, micros: micros, flights: map[action]*flight{}, losses: make([]*tensor.Tensor, p.chunks*micros)}
 	for range last - first {
 		part, end := func(f func()) { f() }, func() {}
@@ -163,6 +163,12 @@ func (t *Trainer) flow(s *tensor.Schedule, batch []any, first, last, micros int)
 	}
 	p.settle()
 	return v.losses
+}
+
+// message is the shape of what goes from stage to stage of so many samples: of ranks
+// along tensor, of which each sends its tokens, and all alike.
+func (t *Trainer) message(samples int) []int {
+	return []int{samples, t.Config.Seq / max(t.par.Mesh.Tensor, 1), t.stages[0].width}
 }
 
 // do is one action.
@@ -366,12 +372,8 @@ func (l *parallel) sumTied() {
 		return
 	}
 	for _, c := range l.pieces {
-		p := c.param
-		if l.Shard > ShardNothing {
-			p = c.part
-		}
-		if c.param.Tied && p != nil {
-			l.pipe.tied.AllReduce(l.rt.Stream(), dist.Sum, buf(p.Grad()))
+		if c.param.Tied {
+			l.pipe.tied.AllReduce(l.rt.Stream(), dist.Sum, buf(l.mine(c).Grad()))
 		}
 	}
 }
@@ -380,7 +382,7 @@ func (l *parallel) sumTied() {
 func (t *Trainer) rate(arrays []any) (y *tensor.Tensor) {
 	p, micro := t.par.pipeline(), t.Strategy.MicroBatch
 	if p != nil {
-		p.shape = []int{micro, t.Config.Seq, t.stages[0].width}
+		p.shape = t.message(micro)
 		defer p.settle()
 	}
 	for chunk, m := range t.stages {

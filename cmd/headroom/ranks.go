@@ -72,7 +72,7 @@ type meshFlags struct {
 }
 
 func (m *meshFlags) add(f *pflag.FlagSet) {
-	f.IntVar(&m.Tensor, "tensor", 1, "`N` ranks share out every layer's matrices")
+	f.IntVar(&m.Tensor, "tensor", 1, "`N` ranks share out every layer's matrices, and the tokens between these")
 	f.IntVar(&m.Pipeline, "pipeline", 1, "`N` ranks have each a part of the layers")
 	f.IntVar(&m.Expert, "expert", 1, "`N` ranks share out the experts")
 	f.Var(&m.schedule, "schedule", "in which order the ranks of --pipeline compute micro-batches: 1f1b, gpipe, interleaved or zb-h1")

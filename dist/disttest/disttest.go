@@ -158,18 +158,19 @@ func value(rank, k, i int) int { return (rank*7+k*5+i*3)%16 - 4*(rank%2) }
 var types = []device.DType{device.Float32, device.BFloat16, device.Float16, device.Int32}
 
 // testCollectives compares every collective with what a loop over the ranks
-// gives, for every type, for lengths from none to several chunks, in one call.
+// gives, for every type, for lengths from none to several chunks, cut at multiples of
+// several units, in one call.
 func testCollectives(t *testing.T, e Engine) {
 	lengths := []int{1, 0, 63, 64, 65, 129, 5000, 9001}
 	for _, size := range []int{1, 2, 3, 4} {
 		spawn(t, e, size, dist.Options{}, true, func(r *rank) {
 			for _, d := range types {
 				var bufs, part []dist.Buf
-				for _, n := range lengths {
+				for i, n := range lengths {
 					b := r.buf(d, n)
+					b.Unit = []int{0, 1, 3}[i%3]
 					bufs = append(bufs, b)
-					lo, hi := dist.Part(n, size, r.Rank())
-					part = append(part, r.buf(d, hi-lo))
+					part = append(part, r.buf(d, b.Part(size, r.Rank()).Len))
 				}
 				r.collectives(bufs, part)
 				r.free(bufs...)
@@ -207,7 +208,7 @@ func (r *rank) collectives(bufs, part []dist.Buf) {
 		r.ReduceScatter(r.stream, op, part, bufs)
 		r.sync()
 		for k, b := range part {
-			lo, _ := dist.Part(bufs[k].Len, size, r.Rank())
+			lo := int(bufs[k].Part(size, r.Rank()).Ptr-bufs[k].Ptr) / b.Type.Size()
 			r.compare("reduce_scatter "+op.String(), []dist.Buf{b}, func(_, i int) int { return want(k, lo+i) })
 		}
 		for _, b := range bufs {

@@ -66,7 +66,7 @@ func BenchmarkElementwise(b *testing.B) {
 	for op, name := range []string{"Neg", "Exp", "Log", "Sqrt", "Tanh", "Relu", "Gelu", "GeluErf", "Silu", "Sigmoid"} {
 		benchmark(b, name, benchN, func(s device.Stream) { Unary(s, UnaryOp(op), benchN, y.ptr(), x.ptr()) })
 	}
-	benchmark(b, "Dropout", benchN, func(s device.Stream) { Dropout(s, benchN, y.ptr(), x.ptr(), 0.1, 7, false) })
+	benchmark(b, "Dropout", benchN, func(s device.Stream) { Dropout(s, 0, benchN, y.ptr(), x.ptr(), 0.1, 7, false) })
 	benchmark(b, "GeluErfGrad", benchN, func(s device.Stream) {
 		UnaryGrad(s, GeluErf, benchN, z.ptr(), y.ptr(), x.ptr(), false)
 	})

@@ -14,6 +14,10 @@ import (
 // Generators", 2014), whose state is a counter; each gives two elements 32
 // bits.
 
+// counterStep is what SplitMix64 counts by. So the numbers of a part of an array are
+// those of another seed.
+const counterStep = 0x9e3779b97f4a7c15
+
 // dropout keeps elements with probability 1 − p.
 type dropout struct {
 	seed  uint64
@@ -34,7 +38,7 @@ func checkDropout(op string, p float32) {
 
 // pair is the bits of elements 2i (the lower half) and 2i+1.
 func (d *dropout) pair(i uint64) uint64 {
-	z := d.seed + (i+1)*0x9e3779b97f4a7c15
+	z := d.seed + (i+1)*counterStep
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return z ^ z>>31
@@ -69,10 +73,15 @@ var dropoutKernel = &device.Kernel{Name: "dropout", Host: dropoutHost, CUDA: cud
 
 // Dropout sets y = x/(1−p) for the elements that seed keeps, each with
 // probability 1 − p, and 0 for the others, or adds that with accumulate; so it
-// is its own gradient. y may be x when not accumulating.
-func Dropout(s device.Stream, n int, y, x Array, p float32, seed uint64, accumulate bool) {
+// is its own gradient. The n elements have the numbers from first, which is even, on.
+// y may be x when not accumulating.
+func Dropout(s device.Stream, first, n int, y, x Array, p float32, seed uint64, accumulate bool) {
 	need("Dropout", n, y, x)
 	checkDropout("Dropout", p)
+	if first < 0 || first%2 != 0 {
+		panic(fmt.Sprintf("kernel.Dropout: elements from %d on; want an even number", first))
+	}
+	seed += uint64(first/2) * counterStep
 	l := device.Launch{Kernel: dropoutKernel, Bytes: x.bytes(n) + y.bytes(n*(1+flag(accumulate))), Flops: uint64(n * (1 + flag(accumulate)))}
 	operands(&l, 0, y, x)
 	l.Int[0], l.Int[1], l.Int[2], l.Int[3] = n, flag(accumulate), int(uint32(seed>>32)), int(uint32(seed))

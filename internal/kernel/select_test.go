@@ -175,18 +175,18 @@ func TestClamp(t *testing.T) {
 // that a part gets what the whole gets; and the right share is dropped, also of
 // neighbours together.
 func TestDropout(t *testing.T) {
-	const n, p = 200_001, 0.3
+	const first, n, p = 1_000_002, 200_001, 0.3
 	r := seeded(t)
 	seed := r.Uint64()
 	for _, accumulate := range []bool{false, true} {
 		c := &testCase{t: t}
 		x, y := c.input(randoms(r, n)), c.dst(r, n, accumulate)
-		c.run(func(s device.Stream) { Dropout(s, n, y.ptr(), x.ptr(), p, seed, accumulate) })
+		c.run(func(s device.Stream) { Dropout(s, first, n, y.ptr(), x.ptr(), p, seed, accumulate) })
 		kept := make([]float64, n)
 		d := newDropout(p, seed)
 		for i := range kept {
 			one := []float32{1}
-			d.apply(one, one, uint64(i))
+			d.apply(one, one, uint64(first+i))
 			kept[i] = float64(one[0])
 		}
 		c.near("y", y, 1e-6, 1, onto(y, accumulate, func(i int) float64 { return kept[i] * x.start(i) }))
