@@ -137,7 +137,7 @@ func TestMeshGradients(t *testing.T) {
 			if l.Group.Rank() != int(place)*2+l.at.tensor.Rank() || place != 2*data+expert || l.seed() != uint64(place)<<32 {
 				t.Errorf("rank %d is at place %v, expert %v, data %v", l.Group.Rank(), place, expert, data)
 			}
-			l.expect(1)
+			l.expect()
 			l.begin(true)
 			want := map[*nn.Parameter]float32{m.all: 2.5, m.columns: 25, m.expert: (100 + 200 + 20*expert) / 4}
 			for p, g := range map[*nn.Parameter]float32{m.all: 1 + place, m.columns: 10 * (1 + place), m.expert: 100*(1+data) + 10*expert} {

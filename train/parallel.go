@@ -41,11 +41,11 @@ import (
 // in another one or gets no gradient for some (an expert without tokens). A
 // parameter without a gradient on any rank is left as it is, as on one device.
 //
-// A rank whose memory runs out can't try again alone, as the others wait for its
-// gradients. It gives them zeros for those that it owes; before the update all
-// ranks agree on whether memory ran out on one, and then all go a rung down.
-// Any other failure of a rank fails the job, and so does a lack of memory where
-// ranks wait for each other within the step, beside a pipeline's messages.
+// A rank whose memory runs out can't try again alone, as the others wait for what it
+// computes. It abandons the attempt on all ranks (dist.Group), whatever these are at,
+// and all go a rung down together. Before the update, which changes the model, all
+// ranks agree that none has abandoned the attempt, and behind that none does. Any other
+// failure of a rank fails the job, and so does a lack of memory in the update.
 //
 // Ranks along tensor come to the same collectives in the same order, as they run
 // the same operations on values of the same sizes, where their micro-batches and
@@ -108,7 +108,6 @@ type parallel struct {
 
 	buckets [][]*cut
 	next    int  // bucket to be reduced
-	due     int  // reductions of buckets that this step still owes the others
 	open    bool // buckets are reduced as they are complete
 	pending pending
 }
@@ -261,13 +260,10 @@ func (l *parallel) decays() func(p *nn.Parameter) bool {
 	return func(p *nn.Parameter) bool { return matrix[p.Name] }
 }
 
-// expect begins a step of so many micro-batches.
-func (l *parallel) expect(micros int) {
+// expect begins the micro-batches of a step.
+func (l *parallel) expect() {
 	if l == nil {
 		return
-	}
-	if l.due = len(l.buckets); l.Shard >= ShardGradients {
-		l.due *= micros
 	}
 	l.next, l.open = 0, false
 	for _, c := range l.pieces {
@@ -357,7 +353,6 @@ func (l *parallel) reduce() {
 	now.over = l.stream.Record()
 	l.pending = now
 	l.next++
-	l.due--
 }
 
 // bufs are those of parameters, by their replicas.
@@ -371,42 +366,57 @@ func (l *parallel) eachGroup(f func(g dist.Group)) {
 	}
 }
 
-// pay gives the others zeros for the gradients that this rank, whose memory ran
-// out, owes them: of its own nothing is left. Where they wait for its part of the
-// model, too, it fails the job.
-func (l *parallel) pay(short error) error {
-	if l.together() {
-		return l.failure(fmt.Errorf("the step can't be tried again with less, since others compute the model together with this rank: %w", short))
+// attempt begins a step, or the next try of one, on all ranks.
+func (l *parallel) attempt() error {
+	if l == nil {
+		return nil
 	}
-	return l.rt.Try(func() {
-		defer l.join()
-		l.pipe.pay()
-		for l.due > 0 {
-			if l.next == len(l.buckets) {
-				l.next = 0
-			}
-			l.reduce()
-		}
-		l.settle()
-	})
+	return l.Group.Attempt()
 }
 
-// outcome agrees, as an error on all ranks, on whether memory ran out on one in a
-// step's micro-batches. here is this rank's error.
-func (l *parallel) outcome(here error) error {
-	x := make([]float32, l.Group.Size())
-	if here != nil {
-		x[l.Group.Rank()] = 1
+// together runs what a step computes before it changes anything. It comes to an end
+// on all ranks or on none: one whose memory runs out abandons the attempt for all,
+// unless it is strict.
+func (l *parallel) together(strict bool, f func()) {
+	if l == nil {
+		f()
+		return
 	}
-	if err := l.agree(dist.Sum, x...); err != nil {
-		return err
-	}
-	for r, short := range x {
-		if short > 0 && here == nil {
-			here = &dist.Error{Rank: r, Err: device.ErrOutOfMemory}
+	defer func() {
+		r := recover()
+		if r == nil {
+			return
 		}
+		if err := tensor.Failure(r); !strict && errors.Is(err, device.ErrOutOfMemory) {
+			l.Group.Abandon(err) // before Try waits for what is queued
+		}
+		panic(r)
+	}()
+	f()
+	err := l.rt.Sync()
+	if err == nil {
+		err = l.Group.Barrier()
 	}
-	return here
+	if err != nil {
+		tensor.Fail(err)
+	}
+}
+
+// abandoned says whether err is that of an attempt which was abandoned.
+func abandoned(err error) bool {
+	var known *dist.Error
+	return errors.As(err, &known) && known.Abandoned
+}
+
+// clear makes a rank ready for the next attempt after one that was abandoned.
+func (l *parallel) clear() {
+	if l == nil || !abandoned(l.Group.Err()) {
+		return
+	}
+	l.rt.Stream().Clear()
+	l.stream.Clear()
+	l.pipe.clear()
+	l.lender.forget()
 }
 
 // settle makes what is queued from now on come after the bucket in progress,
@@ -549,14 +559,24 @@ func (l *parallel) agreeIn(g dist.Group, op dist.Op, values ...float32) error {
 	return l.failure(errors.Join(err, l.rt.Sync()))
 }
 
-// failure is what the job failed with; where it has not, err fails it.
+// failure is what the job failed with, or the attempt was abandoned with; where there
+// is nothing, err fails the job.
 func (l *parallel) failure(err error) error {
 	if l == nil {
 		return err
 	}
-	if err != nil {
-		l.Group.Fail(err)
+	if known := l.Group.Err(); known != nil {
+		return known
 	}
+	return l.fail(err)
+}
+
+// fail fails the job with err, if that is not nil, and gives what it failed with.
+func (l *parallel) fail(err error) error {
+	if l == nil || err == nil {
+		return err
+	}
+	l.Group.Fail(err)
 	if failed := l.Group.Err(); failed != nil {
 		return failed
 	}

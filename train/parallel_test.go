@@ -26,9 +26,14 @@ const smallBucket = 4 << 10
 // eachRank runs f as each of so many ranks of a job, and gives their errors. The
 // first of them fails the job.
 func eachRank(n int, f func(g dist.Group) error) []error {
-	errs := make([]error, n)
+	return each(dist.Local(n, dist.Options{}), f)
+}
+
+// each is eachRank of a job that was made.
+func each(groups []dist.Group, f func(g dist.Group) error) []error {
+	errs := make([]error, len(groups))
 	var ended sync.WaitGroup
-	for i, g := range dist.Local(n, dist.Options{}) {
+	for i, g := range groups {
 		ended.Go(func() {
 			errs[i] = errors.New("it ended the test")
 			defer func() {

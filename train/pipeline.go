@@ -24,9 +24,6 @@ import (
 //
 // The loss is the sum of what the stages add to it, which for all but the last is
 // their part of the balance of experts.
-//
-// A rank whose memory runs out serves its neighbours for the rest of the step with
-// zeros, and receives what they send.
 
 // stages is a trainer's side of a pipeline.
 type stages struct {
@@ -37,7 +34,6 @@ type stages struct {
 	stream   device.Stream // of messages
 	shape    []int         // of one
 
-	left    []action       // of the step, from the one in progress on
 	sent    *tensor.Tensor // the last one, which may be on its way
 	arrival device.Event   // of that
 }
@@ -157,8 +153,8 @@ func (t *Trainer) flow(s *tensor.Schedule, batch []any, first, last, micros int)
 		defer end()
 		v.follow = append(v.follow, part)
 	}
-	for p.left = p.program(p.group.Rank()); len(p.left) > 0; p.left = p.left[1:] {
-		v.do(p.left[0])
+	for _, a := range p.program(p.group.Rank()) {
+		v.do(a)
 	}
 	p.settle()
 	return v.losses
@@ -292,33 +288,18 @@ func (p *stages) receive(a action) *tensor.Tensor {
 	return x
 }
 
-// pay sends zeros for what this rank, whose memory ran out, owes in this step, and
-// receives what others send.
-func (p *stages) pay() {
-	if p == nil || len(p.left) == 0 {
-		return
-	}
-	zeros, rest := p.rt.Full(0, p.shape...), p.rt.Empty(tensor.Float32, trace.Workspace, p.shape...)
-	defer zeros.Release()
-	defer rest.Release()
-	p.stream.Wait(p.rt.Stream().Record())
-	for _, a := range p.left {
-		switch a.do {
-		case send:
-			dist.Send(p.group, p.stream, p.to(a), buf(zeros))
-		case receive:
-			dist.Receive(p.group, p.stream, p.from(a), buf(rest))
-		}
-	}
-	p.left = nil
-	p.rt.Stream().Wait(p.stream.Record())
-}
-
 // join ends what a step has queued, also one that failed.
 func (p *stages) join() {
 	if p != nil {
 		p.sent = nil
 		p.rt.Stream().Wait(p.stream.Record())
+	}
+}
+
+// clear makes the messages' stream ready for the next attempt.
+func (p *stages) clear() {
+	if p != nil {
+		p.stream.Clear()
 	}
 }
 
