@@ -83,7 +83,7 @@ func onMesh(t *testing.T, ranks int, mesh Mesh, shard Shard, f func(tr *Trainer,
 			}
 			err = rt.Try(func() {
 				m := newThree(rt, l.at)
-				l.take(rt, m, false)
+				l.take(rt, []model{{Module: m}}, false)
 				tr := &Trainer{rt: rt, mem: mem, model: model{Module: m}, par: l, opt: nn.NewOptimizer(l.updated(m.Parameters()), nn.SGDOptions{Momentum: 0.5})}
 				f(tr, m)
 				err = tr.Close()
@@ -138,14 +138,14 @@ func TestMeshGradients(t *testing.T) {
 				t.Errorf("rank %d is at place %v, expert %v, data %v", l.Group.Rank(), place, expert, data)
 			}
 			l.expect()
-			l.begin(true)
+			l.begin(0, true)
 			want := map[*nn.Parameter]float32{m.all: 2.5, m.columns: 25, m.expert: (100 + 200 + 20*expert) / 4}
 			for p, g := range map[*nn.Parameter]float32{m.all: 1 + place, m.columns: 10 * (1 + place), m.expert: 100*(1+data) + 10*expert} {
 				grad := tr.rt.Empty(tensor.Float32, trace.Gradient, p.Shape()...)
 				grad.Set(slices.Repeat([]float32{g}, p.Len()))
 				p.SetGrad(grad)
 			}
-			l.end()
+			l.end(0)
 			l.ready()
 			scale, norm := l.clip(m.Parameters(), 0)
 			sum := 0.0

@@ -37,7 +37,8 @@ import (
 //	ShardParameters the same, and of the weights, too (on_demand.go)
 //
 // Buckets are the same on all ranks and are reduced in the same order, that of
-// the parameters from the last to the first, also where a rank completes them
+// the parameters from the last to the first (of chunks of layers in a pipeline, that in
+// which these compute), also where a rank completes them
 // in another one or gets no gradient for some (an expert without tokens). A
 // parameter without a gradient on any rank is left as it is, as on one device.
 //
@@ -106,9 +107,9 @@ type parallel struct {
 	lender *lender       // of whole parameters; nil where this rank has them
 	cuts   map[*tensor.Tensor]*cut
 
-	buckets [][]*cut
-	next    int  // bucket to be reduced
-	open    bool // buckets are reduced as they are complete
+	buckets [][][]*cut // of each chunk of layers
+	left    [][]*cut   // to be reduced in this pass
+	open    bool       // buckets are reduced as they are complete
 	pending pending
 }
 
@@ -179,9 +180,9 @@ func (l *parallel) first(p *nn.Parameter) bool {
 	return l == nil || l.replicas(p).Rank() == 0 && l.once(p)
 }
 
-// take cuts a model's parameters, and puts them into buckets. sparse says that
-// some may be without a gradient.
-func (l *parallel) take(rt *tensor.Runtime, m nn.Module, sparse bool) {
+// take cuts the parameters of a model's chunks, and puts them into buckets. sparse
+// says that some may be without a gradient.
+func (l *parallel) take(rt *tensor.Runtime, chunks []model, sparse bool) {
 	if l == nil {
 		return
 	}
@@ -189,16 +190,25 @@ func (l *parallel) take(rt *tensor.Runtime, m nn.Module, sparse bool) {
 		l.pipe.rt = rt
 	}
 	if l.Bucket == 0 {
-		l.Bucket = min(16<<20, 4*uint64(nn.Count(m))/16)
+		l.Bucket = min(16<<20, 4*uint64(nn.Count(joined(chunks)))/16)
 	}
 	names := map[*tensor.Tensor]*nn.Parameter{} // the first of each
-	all, size := m.Parameters(), uint64(0)
-	for _, p := range all {
+	for _, p := range joined(chunks).Parameters() {
 		if names[p.Tensor] == nil {
 			names[p.Tensor] = p
 		}
 	}
-	for _, p := range slices.Backward(all) {
+	l.buckets = make([][][]*cut, len(chunks))
+	for i, m := range slices.Backward(chunks) {
+		l.buckets[i] = l.fill(m, names)
+	}
+}
+
+// fill puts the parameters of a chunk, the last first, into buckets, and takes them out
+// of names.
+func (l *parallel) fill(m model, names map[*tensor.Tensor]*nn.Parameter) (buckets [][]*cut) {
+	size := uint64(0)
+	for _, p := range slices.Backward(m.Parameters()) {
 		if p = names[p.Tensor]; p == nil {
 			continue
 		}
@@ -208,14 +218,15 @@ func (l *parallel) take(rt *tensor.Runtime, m nn.Module, sparse bool) {
 			c = l.slice(p)
 		}
 		if l.pieces = append(l.pieces, c); size == 0 {
-			l.buckets = append(l.buckets, nil)
+			buckets = append(buckets, nil)
 		}
-		last := len(l.buckets) - 1
-		l.buckets[last] = append(l.buckets[last], c)
+		last := len(buckets) - 1
+		buckets[last] = append(buckets[last], c)
 		if size += p.Bytes(); size >= l.Bucket {
 			size = 0
 		}
 	}
+	return buckets
 }
 
 // slice cuts a parameter.
@@ -265,21 +276,24 @@ func (l *parallel) expect() {
 	if l == nil {
 		return
 	}
-	l.next, l.open = 0, false
+	l.left, l.open = nil, false
 	for _, c := range l.pieces {
 		c.had = false
 	}
 }
 
-// begin is called before a micro-batch.
-func (l *parallel) begin(last bool) {
+// begin is called before a micro-batch, or before its backward pass through a chunk of
+// the rank's layers.
+func (l *parallel) begin(chunk int, last bool) {
 	if l == nil || !last && l.Shard < ShardGradients {
 		return
 	}
-	l.lender.begin("step")
-	l.open, l.next = true, 0
-	for _, c := range l.pieces {
-		c.done = false
+	l.lender.begin(fmt.Sprintf("step, chunk %d", chunk))
+	l.open, l.left = true, l.buckets[chunk]
+	for _, b := range l.left {
+		for _, c := range b {
+			c.done = false
+		}
 	}
 }
 
@@ -289,7 +303,7 @@ func (l *parallel) complete(c *cut) {
 		return
 	}
 	c.done = true
-	for l.next < len(l.buckets) && whole(l.buckets[l.next]) {
+	for len(l.left) > 0 && whole(l.left[0]) {
 		l.reduce()
 	}
 }
@@ -303,15 +317,19 @@ func whole(bucket []*cut) bool {
 	return true
 }
 
-// end is called after a micro-batch's backward: what is left is reduced.
-func (l *parallel) end() {
+// end is called after the backward pass that begin was called for: what is left is
+// reduced. What comes after that waits for it where it may add to the same gradients,
+// or is the update.
+func (l *parallel) end(chunk int) {
 	if l == nil || !l.open {
 		return
 	}
-	for l.next < len(l.buckets) {
+	for len(l.left) > 0 {
 		l.reduce()
 	}
-	l.settle()
+	if chunk == 0 || l.Shard >= ShardGradients {
+		l.settle()
+	}
 	l.open = false
 	l.lender.end()
 }
@@ -319,7 +337,8 @@ func (l *parallel) end() {
 // reduce queues the next bucket. Under ShardGradients the gradients of the one
 // before are freed first, so that those of two buckets live at most.
 func (l *parallel) reduce() {
-	bucket := l.buckets[l.next]
+	bucket := l.left[0]
+	l.left = l.left[1:]
 	if l.Shard >= ShardGradients {
 		l.settle()
 	}
@@ -352,7 +371,6 @@ func (l *parallel) reduce() {
 	})
 	now.over = l.stream.Record()
 	l.pending = now
-	l.next++
 }
 
 // bufs are those of parameters, by their replicas.

@@ -2,7 +2,6 @@ package train
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 
 	"github.com/headroom-go/headroom/device"
@@ -72,9 +71,6 @@ func (p Parallel) Check(c Config) error {
 	}
 	if n := p.Mesh.Pipeline * p.chunks(); n > c.Blocks() {
 		return fmt.Errorf("model %s has %d blocks, which can't be %d chunks: let fewer ranks have each a part of the layers, or each fewer chunks", c.Model, c.Blocks(), n)
-	}
-	if p.Shard >= ShardGradients {
-		return errors.New("the gradients of interleaved stages can't be sharded yet: they would be reduced after every micro-batch of every chunk")
 	}
 	return nil
 }
@@ -216,37 +212,21 @@ func (v *voyage) forward(f *flight, a action) {
 // backward adds the chunk's gradients; those of what arrived are to be sent.
 func (v *voyage) backward(f *flight, a action) {
 	t := v.t
-	t.par.during(a.chunk, v.first+a.micro == v.micros-1, func() {
-		var gradients []*tensor.Tensor
-		if f.gradient != nil {
-			gradients = append(gradients, f.gradient)
-		}
-		if len(gradients) < len(f.results) {
-			gradients = append(gradients, t.rt.Full(t.weight(v.first+a.micro), f.results[len(gradients)].Shape()...))
-		}
-		tensor.Backward(f.results, gradients)
-		release(f.results)
-		if g := f.in[0].Grad(); g != nil {
-			f.out = g.Retain()
-		}
-		release(f.in) // only now: recompute in backward needs some of them again
-	})
-}
-
-// during reduces gradients that a chunk's backward pass completes. Those of
-// interleaved chunks come between others' passes, which complete nothing.
-func (l *parallel) during(chunk int, last bool, backward func()) {
-	switch {
-	case chunk == l.pipe.chunks-1 || !last:
-		l.begin(last)
-	default:
-		l.open = true
+	t.par.begin(a.chunk, v.first+a.micro == v.micros-1)
+	var gradients []*tensor.Tensor
+	if f.gradient != nil {
+		gradients = append(gradients, f.gradient)
 	}
-	if backward(); chunk == 0 {
-		l.end()
-	} else {
-		l.open = false
+	if len(gradients) < len(f.results) {
+		gradients = append(gradients, t.rt.Full(t.weight(v.first+a.micro), f.results[len(gradients)].Shape()...))
 	}
+	tensor.Backward(f.results, gradients)
+	release(f.results)
+	if g := f.in[0].Grad(); g != nil {
+		f.out = g.Retain()
+	}
+	release(f.in) // only now: recompute in backward needs some of them again
+	t.par.end(a.chunk)
 }
 
 // ends says whether a is of the last stage.

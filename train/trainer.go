@@ -103,7 +103,7 @@ func (t *Trainer) build() {
 	if t.model = t.stages[0]; len(t.stages) > 1 {
 		t.model.Module = joined(t.stages)
 	}
-	t.par.take(t.rt, t.model, t.Config.MoE != (nn.MoEConfig{}))
+	t.par.take(t.rt, t.stages, t.Config.MoE != (nn.MoEConfig{}))
 	if t.opt = new(nn.Optimizer); !t.Strategy.StateAway { // else UseStore makes it
 		t.opt = t.optimizer(t.par.updated(t.model.Parameters()))
 	}
@@ -338,12 +338,12 @@ func (t *Trainer) gradients(s Strategy, batch []any) []*tensor.Tensor {
 // microBatch adds the gradients of the i-th micro-batch, and gives its loss.
 func (t *Trainer) microBatch(batch []any, i int) *tensor.Tensor {
 	t.outside.begin(i, i == len(t.losses)-1)
-	t.par.begin(i == len(t.losses)-1)
+	t.par.begin(0, i == len(t.losses)-1)
 	in := t.upload(batch, i, t.Config.Batch/len(t.losses), nil)
 	loss := t.forward(t.model, in)
 	loss.Backward(t.weight(i))
 	release(in) // only now: recompute in backward needs some of them again
-	t.par.end()
+	t.par.end(0)
 	return loss
 }
 
