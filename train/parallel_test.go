@@ -505,8 +505,7 @@ func TestRanksPrecision(t *testing.T) {
 
 // TestRanksShort takes away most of the memory that one rank uses beside its
 // weights: both go the same rungs down and later up again, at any share, and have
-// the losses of one device. Where next to nothing is left, both fail with the
-// number of the rank.
+// the losses of one device.
 func TestRanksShort(t *testing.T) {
 	if invariant.Enabled {
 		t.Skip("under the race detector memory comes in segments too large to take half of them away")
@@ -536,11 +535,6 @@ func TestRanksShort(t *testing.T) {
 		}
 		if all := strings.Join(events[0], " "); !slices.Equal(events[0], events[1]) || !strings.Contains(all, "4 retry") || !strings.Contains(all, "climb") {
 			t.Errorf("shard %d, micro-batches of %d: the ranks had %v and %v", shard, micro, events[0], events[1])
-		}
-		for rank, err := range runShort(t, c, train.Parallel{Shard: shard}, 4, 1000, func(int, train.Progress) {}) {
-			if err == nil || !strings.Contains(err.Error(), "rank 1: ") || !errors.Is(err, device.ErrOutOfMemory) {
-				t.Errorf("shard %d, rank %d: error %v", shard, rank, err)
-			}
 		}
 	}
 }

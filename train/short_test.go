@@ -206,15 +206,17 @@ func TestTogetherShort(t *testing.T) {
 // its number, and none waits for ever.
 func TestNoRungIsLeft(t *testing.T) {
 	c := product("masked")
-	for rank, err := range eachRank(2, func(g dist.Group) error {
-		f := faulty{g, &fault{at: 1 - 2*g.Rank(), always: true}}
-		return trainer(f, host(t), c, train.Strategy{MicroBatch: 2}, train.Parallel{Mesh: train.Mesh{Tensor: 2}}, func(tr *train.Trainer) error {
-			_, err := tr.Step(c.NewBatch()...)
-			return err
-		})
-	}) {
-		if err == nil || !strings.Contains(err.Error(), "rank 0: taken by the test") || !errors.Is(err, device.ErrOutOfMemory) {
-			t.Errorf("rank %d: error %v", rank, err)
+	for _, p := range []train.Parallel{{}, {Shard: train.ShardGradients}, {Shard: train.ShardParameters}, {Mesh: train.Mesh{Pipeline: 2}}, {Mesh: train.Mesh{Tensor: 2}}} {
+		for rank, err := range eachRank(2, func(g dist.Group) error {
+			f := faulty{g, &fault{at: 1 - 2*g.Rank(), always: true}}
+			return trainer(f, host(t), c, train.Strategy{MicroBatch: 2}, p, func(tr *train.Trainer) error {
+				_, err := tr.Step(tr.Config.NewBatch()...)
+				return err
+			})
+		}) {
+			if err == nil || !strings.Contains(err.Error(), "rank 0: taken by the test") || !errors.Is(err, device.ErrOutOfMemory) {
+				t.Errorf("%+v, rank %d: error %v", p, rank, err)
+			}
 		}
 	}
 }

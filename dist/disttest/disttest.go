@@ -28,7 +28,7 @@ func Run(t *testing.T, e Engine) {
 		test func(*testing.T, Engine)
 	}{
 		{"collectives", testCollectives}, {"same bits", testSameBits}, {"halves", testHalves}, {"exchange", testExchange}, {"order", testOrder},
-		{"mesh", testMesh}, {"misuse", testMisuse}, {"fail", testFail}, {"abandon", testAbandon}, {"abandon early", testAbandonEarly}, {"absent", testAbsent}, {"late", testLate}, {"many", testMany},
+		{"abandon", testAbandon}, {"abandon early", testAbandonEarly}, {"mesh", testMesh}, {"misuse", testMisuse}, {"fail", testFail}, {"absent", testAbsent}, {"late", testLate}, {"many", testMany},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, e) })
 	}
