@@ -231,6 +231,7 @@ func (s *lagStream) Copy(dst, src device.Ptr, n uint64) {
 
 func (s *lagStream) Close() error { return s.Sync() }
 func (s *lagStream) Sync() error  { s.Record().Sync(); return nil }
+func (s *lagStream) Clear()       {}
 
 func (s *lagStream) Record() device.Event {
 	after := maps.Clone(s.after)

@@ -133,6 +133,14 @@ func (s *cudaStream) Sync() error {
 	return s.err
 }
 
+// Clear forgets errors of queueing; those of the context come again.
+func (s *cudaStream) Clear() {
+	s.Sync()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = nil
+}
+
 func (s *cudaStream) Close() error {
 	err := s.Sync()
 	if !s.closed {

@@ -153,8 +153,12 @@ type Stream interface {
 	// Wait keeps later work of this stream from starting before e, which may
 	// belong to another stream of the device, is reached.
 	Wait(e Event)
-	// Sync returns when all queued work is done, with its first error.
+	// Sync returns when all queued work is done, with its first error. Behind one
+	// nothing is computed or copied any more.
 	Sync() error
+	// Clear returns when all queued work is done, and forgets its error: what is
+	// queued from now on is done again.
+	Clear()
 	// Close waits for the queued work, ends the stream and returns what Sync
 	// does.
 	Close() error

@@ -184,6 +184,8 @@ func (s *nullStream) Wait(e Event) {
 
 func (s *nullStream) Sync() error { return nil }
 
+func (s *nullStream) Clear() {}
+
 func (s *nullStream) Close() error {
 	s.closed = true
 	return nil

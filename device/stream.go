@@ -108,6 +108,11 @@ func (s *hostStream) Sync() error {
 	return s.err
 }
 
+func (s *hostStream) Clear() {
+	s.Sync()
+	s.err = nil // its goroutine reads it once more is queued
+}
+
 func (s *hostStream) Close() error {
 	if !s.closed {
 		s.place(doEnd)

@@ -26,6 +26,19 @@
 // Where a rank dies, fails (Group.Fail) or departs from the others, the job has
 // failed on every rank: all collectives end, streams keep an *Error that names
 // the rank, and Group.Err gives it. Nothing goes on after that but Close.
+//
+// # Attempts
+//
+// What a rank has to give up, all can begin again. From one Group.Attempt to the
+// next, ranks are in one attempt, which each of them may abandon for all: its
+// collectives end as where the job failed, with an *Error that says Abandoned, but
+// in the next attempt all begin anew, and nothing of the old one is received. Each
+// rank finds out at its own time, and none waits for the others: attempts have
+// numbers, so that one which is abandoned before some rank came to it is over for
+// that rank, too, when it comes, and not before.
+//
+// Ranks must agree on which attempts were abandoned. So one that comes to its end
+// has a collective of all ranks, such as a Barrier, behind which none abandons it.
 package dist
 
 import (
@@ -68,10 +81,20 @@ type Group interface {
 	// used once.
 	Sub(name string, ranks ...int) (Group, error)
 
+	// Attempt begins the next attempt. All ranks call it equally often, when their
+	// collectives are over and their streams were waited for; after an attempt that
+	// was abandoned they have been cleared, too (device.Stream). The error is that of
+	// the job. One call is for all groups of a job that this rank is in.
+	Attempt() error
+	// Abandon ends the attempt in progress on all ranks, for a reason of this
+	// rank's. Only the first one counts.
+	Abandon(err error)
+
 	// Fail ends the job on all ranks with an error of this rank's. Only the first
 	// failure counts.
 	Fail(err error)
-	// Err is the *Error that the job failed with, or nil.
+	// Err is the *Error that the job failed with, or the attempt in progress was
+	// abandoned with, or nil.
 	Err() error
 	// Close leaves the job. Of a job that has not failed it waits until all ranks
 	// close it, too. Groups of Sub are closed with the one that they came from.
@@ -134,10 +157,11 @@ const (
 // String gives the name, as in sum.
 func (o Op) String() string { return [...]string{"sum", "mean", "max"}[o] }
 
-// Error is why a job failed, as every rank is told.
+// Error is why a job failed, or an attempt was abandoned, as every rank is told.
 type Error struct {
-	Rank int // of the job, whose fault it was
-	Err  error
+	Rank      int // of the job, whose fault it was
+	Err       error
+	Abandoned bool // the attempt alone
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("rank %d: %v", e.Rank, e.Err) }

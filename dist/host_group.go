@@ -16,8 +16,7 @@ import (
 type hostGroup struct {
 	rank, size int
 	wire       wire // nil for Null, where nothing runs
-	fate       *fate
-	job        int // this rank's number in the job
+	me         *member
 	sub        func(name string, ranks []int) (Group, error)
 	close      func() error
 
@@ -25,11 +24,13 @@ type hostGroup struct {
 	acc accumulator
 }
 
-func (g *hostGroup) Rank() int      { return g.rank }
-func (g *hostGroup) Size() int      { return g.size }
-func (g *hostGroup) Fail(err error) { g.fate.fail(g.job, err) }
-func (g *hostGroup) Err() error     { return g.fate.error() }
-func (g *hostGroup) Close() error   { return g.close() }
+func (g *hostGroup) Rank() int         { return g.rank }
+func (g *hostGroup) Size() int         { return g.size }
+func (g *hostGroup) Attempt() error    { return g.me.begin() }
+func (g *hostGroup) Abandon(err error) { g.me.fate.abandon(g.me.now.Load().number, g.me.rank, err) }
+func (g *hostGroup) Fail(err error)    { g.me.fate.fail(g.me.rank, err) }
+func (g *hostGroup) Err() error        { return g.me.now.Load().error() }
+func (g *hostGroup) Close() error      { return g.close() }
 
 func (g *hostGroup) Sub(name string, ranks ...int) (Group, error) {
 	if err := checkRanks(g, ranks); err != nil {
@@ -64,21 +65,24 @@ func (g *hostGroup) queue(s device.Stream, h header, moved, link int, run func()
 	s.Launch(&device.Launch{Kernel: k, Bytes: uint64(moved), Link: uint64(link)})
 }
 
-// run runs the work of a collective. Its error is that of the job.
+// run runs the work of a collective. Its error is that of the job or the attempt.
 func (g *hostGroup) run(work func() error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.fate.error(); err != nil {
+	now := g.me.now.Load()
+	if err := now.error(); err != nil {
 		return err
 	}
 	err := work()
-	if err != nil {
-		g.fate.fail(g.job, err)
+	if err != nil && now.error() == nil {
+		g.me.fate.fail(g.me.rank, err) // before waiting for what was sent
 	}
-	if g.wire.settle() != nil || err != nil {
-		return g.fate.error()
+	if failed := g.wire.settle(); err == nil && failed == nil {
+		return nil
+	} else if now.error() == nil {
+		g.me.fate.fail(g.me.rank, failed)
 	}
-	return nil
+	return now.error()
 }
 
 func (g *hostGroup) AllReduce(s device.Stream, op Op, bufs ...Buf) {

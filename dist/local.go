@@ -19,11 +19,12 @@ type Options struct {
 // with memory of the host, and gives the group of all as each of them sees it.
 // Memory goes from rank to rank without a copy between.
 func Local(size int, o Options) []Group {
-	j := &localJob{fate: newFate(), patience: o.Patience, boxes: map[boxKey]chan *letter{}, gate: newGate(size)}
+	j := &localJob{fate: newFate(size), patience: o.Patience, boxes: map[boxKey]chan *letter{}, gate: newGate(size)}
 	groups := make([]Group, size)
 	all := make([]int, size)
 	for r := range all {
 		all[r] = r
+		j.members = append(j.members, newMember(r, j.fate))
 	}
 	for r := range groups {
 		groups[r] = j.group("", all, r)
@@ -34,6 +35,7 @@ func Local(size int, o Options) []Group {
 // localJob is what the ranks of a job in one process share.
 type localJob struct {
 	fate     *fate
+	members  []*member
 	patience time.Duration
 	gate     *gate
 
@@ -43,11 +45,12 @@ type localJob struct {
 
 // boxKey names the way of messages from one rank to another within a group.
 type boxKey struct {
-	group    string
-	from, to int // of the job
+	group      string
+	generation int // of attempts
+	from, to   int // of the job
 }
 
-// letter is a message whose sender waits until it is read. A failure leaves
+// letter is a message whose sender waits until it is read. The end of an attempt leaves
 // those that nobody has begun to read; the others are read to their end, so that
 // the sender's memory is its own again.
 type letter struct {
@@ -72,8 +75,8 @@ func (j *localJob) box(k boxKey) chan *letter {
 // group is that of some ranks of the job, as the rank at place sees it.
 func (j *localJob) group(name string, ranks []int, place int) Group {
 	job := ranks[place]
-	w := &localWire{job: j, name: name, ranks: ranks, me: job}
-	g := &hostGroup{rank: place, size: len(ranks), wire: w, fate: j.fate, job: job}
+	w := &localWire{job: j, name: name, ranks: ranks, me: j.members[job]}
+	g := &hostGroup{rank: place, size: len(ranks), wire: w, me: w.me}
 	g.sub = func(sub string, places []int) (Group, error) {
 		members := make([]int, len(places))
 		for i, p := range places {
@@ -90,22 +93,28 @@ type localWire struct {
 	job   *localJob
 	name  string
 	ranks []int
-	me    int
+	me    *member
 	sent  []*letter // since settle
+}
+
+// way is that from a rank to another in an attempt.
+func (w *localWire) way(a *attempt, from, to int) chan *letter {
+	return w.job.box(boxKey{w.name, a.generation, from, to})
 }
 
 func (w *localWire) post(to int, h header, data []Buf) {
 	l := &letter{header: h, data: data, to: w.ranks[to], read: make(chan struct{})}
 	w.sent = append(w.sent, l)
+	now := w.me.now.Load()
 	select {
-	case w.job.box(boxKey{w.name, w.me, l.to}) <- l:
-	case <-w.job.fate.failed:
+	case w.way(now, w.me.rank, l.to) <- l:
+	case <-now.over:
 	}
 }
 
 func (w *localWire) next(from int, what string) (header, source, error) {
-	rank := w.ranks[from]
-	box := w.job.box(boxKey{w.name, rank, w.me})
+	rank, now := w.ranks[from], w.me.now.Load()
+	box := w.way(now, rank, w.me.rank)
 	late, stop := w.timer()
 	defer stop()
 	var l *letter
@@ -115,15 +124,15 @@ func (w *localWire) next(from int, what string) (header, source, error) {
 		select {
 		case l = <-box: // sent before it left
 		default:
-			return header{}, nil, &Error{rank, fmt.Errorf("it has left the job, while rank %d is in %s", w.me, what)}
+			return header{}, nil, &Error{Rank: rank, Err: fmt.Errorf("it has left the job, while rank %d is in %s", w.me.rank, what)}
 		}
 	case <-late:
-		return header{}, nil, &Error{rank, errLate(what, w.job.patience)}
-	case <-w.job.fate.failed:
-		return header{}, nil, w.job.fate.error()
+		return header{}, nil, &Error{Rank: rank, Err: errLate(what, w.job.patience)}
+	case <-now.over:
+		return header{}, nil, now.error()
 	}
 	if !l.begun.CompareAndSwap(false, true) {
-		return header{}, nil, w.job.fate.error()
+		return header{}, nil, now.error()
 	}
 	return l.header, &reader{bufs: l.data, end: func() { close(l.read) }}, nil
 }
@@ -140,15 +149,16 @@ func (w *localWire) timer() (late <-chan time.Time, stop func() bool) {
 func (w *localWire) settle() (err error) {
 	late, stop := w.timer()
 	defer stop()
+	now := w.me.now.Load()
 	for _, l := range w.sent {
 		select {
 		case <-l.read:
 			continue
 		case <-late:
 			w.job.fate.fail(l.to, errLate(l.what.String(), w.job.patience))
-		case <-w.job.fate.failed:
+		case <-now.over:
 		}
-		if err = w.job.fate.error(); !l.begun.CompareAndSwap(false, true) {
+		if err = now.error(); !l.begun.CompareAndSwap(false, true) {
 			<-l.read
 		}
 	}

@@ -32,12 +32,13 @@ type MPI struct {
 	err   error         // why
 
 	// Of that goroutine alone.
-	library           messenger
-	pending           map[int]func(mpi.Done) // what is to be done at an operation's end
-	nextPort, nextTag int
-	closing           time.Time // when Close was called
-	well              bool      // what it was told
-	pause             *time.Timer
+	library  messenger
+	pending  map[int]func(mpi.Done) // what is to be done at an operation's end
+	nextPort int
+	dialed   map[int]int // connections that were opened with each rank
+	closing  time.Time   // when Close was called
+	well     bool        // what it was told
+	pause    *time.Timer
 }
 
 // messenger is the part of an MPI library that a network is made of.
@@ -87,7 +88,7 @@ func StartMPI(ctx context.Context, names []string) (*MPI, error) {
 
 func newMPI(library messenger, rank, size int) *MPI {
 	return &MPI{rank: rank, size: size, do: make(chan func(), 64), ended: make(chan struct{}), pause: time.NewTimer(0),
-		library: library, pending: map[int]func(mpi.Done){}, nextPort: firstPort, nextTag: firstTag}
+		library: library, pending: map[int]func(mpi.Done){}, nextPort: firstPort, dialed: map[int]int{}}
 }
 
 // Rank is this process's number among all that were started.

@@ -112,7 +112,7 @@ func (m *MPI) dial(_ context.Context, address string) (net.Conn, error) {
 	select {
 	case c, ok := <-made:
 		if !ok {
-			return nil, fmt.Errorf("this process has opened %d connections over MPI, which are all that there may be", (lastTag-firstTag)/2)
+			return nil, fmt.Errorf("this process has opened %d connections with rank %d over MPI, which are all that there may be", (lastTag-firstTag)/2, a.rank)
 		}
 		return c, nil
 	case <-m.ended:
@@ -123,8 +123,8 @@ func (m *MPI) dial(_ context.Context, address string) (net.Conn, error) {
 // freeTag is one for a connection with a rank that neither end has used: those of
 // the lower rank are even.
 func (m *MPI) freeTag(peer int) int {
-	tag := m.nextTag
-	m.nextTag += 2
+	tag := firstTag + 2*m.dialed[peer]
+	m.dialed[peer]++
 	if m.rank > peer {
 		tag++
 	}

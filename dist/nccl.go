@@ -14,12 +14,13 @@ import (
 // failures. What ranks differ in is not found: it makes them wait until Patience
 // ends in the other group, or for ever.
 type NCCL struct {
-	Group // the other one
-	lib   *cuda.NCCL
-	dev   *device.CUDADevice
-	comm  *cuda.Comm
-	end   sync.Once
-	subs  []*NCCL
+	Group   // the other one
+	lib     *cuda.NCCL
+	context *cuda.Context
+	subs    []*NCCL
+
+	mu   sync.Mutex
+	comm *communicator
 }
 
 // NewNCCL makes the group of GPUs for a rank of base, on dev. All ranks call it;
@@ -30,29 +31,87 @@ func NewNCCL(base Group, dev *device.CUDADevice, folders []string) (*NCCL, error
 	if err != nil {
 		return nil, fmt.Errorf("collectives between GPUs need NCCL, such as from pip install nvidia-nccl-cu13: %w", err)
 	}
-	return newNCCL(base, lib, dev)
+	return newNCCL(base, lib, dev.Context())
 }
 
-func newNCCL(base Group, lib *cuda.NCCL, dev *device.CUDADevice) (*NCCL, error) {
-	var id cuda.UniqueID
-	if base.Rank() == 0 {
-		var err error
-		if id, err = lib.UniqueID(); err != nil {
-			return nil, err
-		}
-	}
-	if err := tell(base, id[:]); err != nil {
+func newNCCL(base Group, lib *cuda.NCCL, context *cuda.Context) (*NCCL, error) {
+	g := &NCCL{Group: base, lib: lib, context: context}
+	if err := g.connect(); err != nil {
 		return nil, err
 	}
-	comm, err := lib.Init(dev.Context(), base.Size(), base.Rank(), id)
-	if err != nil {
-		return nil, err
-	}
-	g := &NCCL{Group: base, lib: lib, dev: dev, comm: comm}
 	if h, ok := base.(*hostGroup); ok {
-		h.fate.onFailure(func() { go g.end.Do(func() { comm.Abort() }) }) // so that what waits goes on
+		h.me.onOver(func(a *attempt) { // so that what waits goes on
+			if c := g.communicator(); c.generation <= a.number {
+				c.abort()
+			}
+		})
 	}
 	return g, nil
+}
+
+// connect makes the communicator.
+func (g *NCCL) connect() (err error) {
+	var id cuda.UniqueID
+	if g.Rank() == 0 {
+		if id, err = g.lib.UniqueID(); err != nil {
+			return err
+		}
+	}
+	if err := tell(g.Group, id[:]); err != nil {
+		return err
+	}
+	c := &communicator{}
+	if h, ok := g.Group.(*hostGroup); ok {
+		c.generation = h.me.now.Load().generation
+	}
+	if c.Comm, err = g.lib.Init(g.context, g.Size(), g.Rank(), id); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.comm = c
+	return nil
+}
+
+// communicator is one of the library's, which ends once.
+type communicator struct {
+	*cuda.Comm
+	generation int // of attempts
+	end        sync.Once
+}
+
+func (c *communicator) abort() { c.end.Do(func() { c.Abort() }) }
+
+// communicator is that of the attempt in progress.
+func (g *NCCL) communicator() *communicator {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.comm
+}
+
+// Attempt implements Group. After an attempt that was abandoned there are new
+// communicators, for which all ranks wait for each other.
+func (g *NCCL) Attempt() error {
+	anew := g.Err() != nil
+	if err := g.Group.Attempt(); err != nil || !anew {
+		return err
+	}
+	if err := g.renew(); err != nil {
+		g.Fail(err)
+		return err
+	}
+	return g.Barrier() // nobody abandons an attempt while others make their communicators
+}
+
+func (g *NCCL) renew() error {
+	g.communicator().abort()
+	err := g.connect()
+	for _, s := range g.subs {
+		if err == nil {
+			err = s.renew()
+		}
+	}
+	return err
 }
 
 // tell copies data of rank 0, in memory of the host, to all ranks.
@@ -85,8 +144,9 @@ func (g *NCCL) End() (err error) {
 			err = failed
 		}
 	}
-	g.end.Do(func() {
-		if failed := g.comm.Destroy(); err == nil {
+	c := g.communicator()
+	c.end.Do(func() {
+		if failed := c.Destroy(); err == nil {
 			err = failed
 		}
 	})
@@ -99,7 +159,7 @@ func (g *NCCL) Sub(name string, ranks ...int) (Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := newNCCL(base, g.lib, g.dev)
+	s, err := newNCCL(base, g.lib, g.context)
 	if err == nil {
 		g.subs = append(g.subs, s)
 	}
@@ -107,13 +167,14 @@ func (g *NCCL) Sub(name string, ranks ...int) (Group, error) {
 }
 
 // queue queues calls of the library as one.
-func (g *NCCL) queue(s device.Stream, what opcode, moved int, calls func(s cuda.Stream) error) {
+func (g *NCCL) queue(s device.Stream, what opcode, moved int, calls func(c *communicator, s cuda.Stream) error) {
 	k := &device.Kernel{Name: what.String(), CUDA: func(_ *device.Launch, q *device.CUDAQueue) {
 		q.Call(func(s cuda.Stream) error {
 			if err := g.Err(); err != nil {
 				return err
 			}
-			return g.comm.Group(func() error { return calls(s) })
+			c := g.communicator()
+			return c.Group(func() error { return calls(c, s) })
 		})
 	}}
 	s.Launch(&device.Launch{Kernel: k, Bytes: uint64(moved)})
@@ -130,9 +191,9 @@ func ncclOp(op Op) int { return [...]int{Sum: cuda.NCCLSum, Mean: cuda.NCCLAvg, 
 // AllReduce implements Group.
 func (g *NCCL) AllReduce(s device.Stream, op Op, bufs ...Buf) {
 	checkOp(op, bufs)
-	g.queue(s, allReduce, 4*total(bufs), func(s cuda.Stream) error {
+	g.queue(s, allReduce, 4*total(bufs), func(c *communicator, s cuda.Stream) error {
 		for _, b := range bufs {
-			if err := g.comm.AllReduce(cuda.Ptr(b.Ptr), cuda.Ptr(b.Ptr), b.Len, ncclType(b.Type), ncclOp(op), s); err != nil {
+			if err := c.AllReduce(cuda.Ptr(b.Ptr), cuda.Ptr(b.Ptr), b.Len, ncclType(b.Type), ncclOp(op), s); err != nil {
 				return err
 			}
 		}
@@ -153,10 +214,10 @@ func (g *NCCL) even(b Buf) int {
 func (g *NCCL) ReduceScatter(s device.Stream, op Op, dst, src []Buf) {
 	checkOp(op, src)
 	checkParts("ReduceScatter", g, dst, src)
-	g.queue(s, reduceScatter, total(src)+total(dst), func(s cuda.Stream) error {
+	g.queue(s, reduceScatter, total(src)+total(dst), func(c *communicator, s cuda.Stream) error {
 		for i, b := range src {
 			if n := g.even(b); n > 0 {
-				if err := g.comm.ReduceScatter(cuda.Ptr(dst[i].Ptr), cuda.Ptr(b.Ptr), n, ncclType(b.Type), ncclOp(op), s); err != nil {
+				if err := c.ReduceScatter(cuda.Ptr(dst[i].Ptr), cuda.Ptr(b.Ptr), n, ncclType(b.Type), ncclOp(op), s); err != nil {
 					return err
 				}
 				continue
@@ -166,7 +227,7 @@ func (g *NCCL) ReduceScatter(s device.Stream, op Op, dst, src []Buf) {
 				if part.Len == 0 {
 					continue
 				}
-				if err := g.comm.Reduce(cuda.Ptr(dst[i].Ptr), cuda.Ptr(part.Ptr), part.Len, ncclType(b.Type), ncclOp(op), r, s); err != nil {
+				if err := c.Reduce(cuda.Ptr(dst[i].Ptr), cuda.Ptr(part.Ptr), part.Len, ncclType(b.Type), ncclOp(op), r, s); err != nil {
 					return err
 				}
 			}
@@ -178,10 +239,10 @@ func (g *NCCL) ReduceScatter(s device.Stream, op Op, dst, src []Buf) {
 // AllGather implements Group. Parts of different lengths come rank by rank.
 func (g *NCCL) AllGather(s device.Stream, dst, src []Buf) {
 	checkParts("AllGather", g, src, dst)
-	g.queue(s, allGather, total(src)+total(dst), func(s cuda.Stream) error {
+	g.queue(s, allGather, total(src)+total(dst), func(c *communicator, s cuda.Stream) error {
 		for i, b := range dst {
 			if n := g.even(b); n > 0 {
-				if err := g.comm.AllGather(cuda.Ptr(b.Ptr), cuda.Ptr(src[i].Ptr), n, ncclType(b.Type), s); err != nil {
+				if err := c.AllGather(cuda.Ptr(b.Ptr), cuda.Ptr(src[i].Ptr), n, ncclType(b.Type), s); err != nil {
 					return err
 				}
 				continue
@@ -191,7 +252,7 @@ func (g *NCCL) AllGather(s device.Stream, dst, src []Buf) {
 				if part.Len == 0 {
 					continue
 				}
-				if err := g.comm.Broadcast(cuda.Ptr(part.Ptr), cuda.Ptr(src[i].Ptr), part.Len, ncclType(b.Type), r, s); err != nil {
+				if err := c.Broadcast(cuda.Ptr(part.Ptr), cuda.Ptr(src[i].Ptr), part.Len, ncclType(b.Type), r, s); err != nil {
 					return err
 				}
 			}
@@ -202,9 +263,9 @@ func (g *NCCL) AllGather(s device.Stream, dst, src []Buf) {
 
 // Broadcast implements Group.
 func (g *NCCL) Broadcast(s device.Stream, root int, bufs ...Buf) {
-	g.queue(s, broadcast, total(bufs), func(s cuda.Stream) error {
+	g.queue(s, broadcast, total(bufs), func(c *communicator, s cuda.Stream) error {
 		for _, b := range bufs {
-			if err := g.comm.Broadcast(cuda.Ptr(b.Ptr), cuda.Ptr(b.Ptr), b.Len, ncclType(b.Type), root, s); err != nil {
+			if err := c.Broadcast(cuda.Ptr(b.Ptr), cuda.Ptr(b.Ptr), b.Len, ncclType(b.Type), root, s); err != nil {
 				return err
 			}
 		}
@@ -218,14 +279,14 @@ func (g *NCCL) Exchange(s device.Stream, send, receive []Message) {
 	for _, m := range append(append([]Message(nil), send...), receive...) {
 		moved += m.Bytes()
 	}
-	g.queue(s, exchange, moved, func(s cuda.Stream) error {
+	g.queue(s, exchange, moved, func(c *communicator, s cuda.Stream) error {
 		for _, m := range send {
-			if err := g.comm.Send(cuda.Ptr(m.Ptr), m.Len, ncclType(m.Type), m.Rank, s); err != nil {
+			if err := c.Send(cuda.Ptr(m.Ptr), m.Len, ncclType(m.Type), m.Rank, s); err != nil {
 				return err
 			}
 		}
 		for _, m := range receive {
-			if err := g.comm.Receive(cuda.Ptr(m.Ptr), m.Len, ncclType(m.Type), m.Rank, s); err != nil {
+			if err := c.Receive(cuda.Ptr(m.Ptr), m.Len, ncclType(m.Type), m.Rank, s); err != nil {
 				return err
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -25,7 +26,8 @@ import (
 // Data go over other connections, one for each pair of ranks in each group. One
 // that breaks tells less: its other end may have died, or only have heard first
 // that another one did. So who finds it broken waits a moment for word from
-// rank 0.
+// rank 0. When an attempt is abandoned, all connections for data are closed and made
+// anew: bytes that were on their way, also half a message, are gone with them.
 //
 // All this goes over TCP, or over an MPI library in its place, which knows where
 // the ranks are; but nothing tells there that a process ended, so that a rank that
@@ -76,7 +78,10 @@ func Join(ctx context.Context, o JoinOptions) (Group, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Arrival, fmt.Errorf("not all %d ranks had come to %s within %v", o.Size, o.Address, o.Arrival))
 	defer cancel()
-	j := &netJob{o: o, network: tcp{}, fate: newFate(), arrived: map[arrival]chan *dataConn{}, gone: make([]chan struct{}, o.Size), allGone: make(chan struct{})}
+	j := &netJob{o: o, network: tcp{}, fate: newFate(1), arrived: map[arrival]chan *dataConn{}, gone: make([]chan struct{}, o.Size), allGone: make(chan struct{})}
+	j.me = newMember(o.Rank, j.fate)
+	j.me.renew, j.fate.abandoned = j.renew, func(a *attempt) { go j.spreadAbandoned(a) }
+	j.me.onOver(func(a *attempt) { j.hangUp(a.number) })
 	for r := range j.gone {
 		j.gone[r] = make(chan struct{})
 	}
@@ -99,6 +104,7 @@ type netJob struct {
 	o         JoinOptions
 	network   network
 	fate      *fate
+	me        *member
 	listener  net.Listener // for data
 	addresses []string     // of all ranks' listeners
 	controls  []*control   // rank 0's with all others, by rank (its own is nil); else that with rank 0
@@ -109,7 +115,8 @@ type netJob struct {
 	tasks   sync.WaitGroup
 
 	mu      sync.Mutex
-	left    int // ranks that left, as rank 0 counts them
+	left    int        // ranks that left, as rank 0 counts them
+	wires   []*netWire // of all groups
 	data    []*dataConn
 	arrived map[arrival]chan *dataConn
 	closed  bool
@@ -271,6 +278,8 @@ func (j *netJob) listen(c *control) {
 			return
 		case n.Kind == "fail":
 			j.fate.fail(n.Rank, errors.New(n.Text))
+		case n.Kind == "abandon":
+			j.fate.abandon(n.Attempt, n.Rank, errors.New(n.Text))
 		case n.Kind == "left":
 			j.leave(n.Rank)
 		case n.Kind == "end":
@@ -334,6 +343,11 @@ func (j *netJob) spread() {
 	}
 }
 
+// spreadAbandoned tells the others that an attempt is over.
+func (j *netJob) spreadAbandoned(a *attempt) {
+	j.tell(note{Kind: "abandon", Attempt: a.number, Rank: a.err.Rank, Text: a.err.Err.Error()})
+}
+
 // close leaves the job.
 func (j *netJob) close() error {
 	j.mu.Lock()
@@ -380,18 +394,14 @@ func (j *netJob) shut() {
 
 // group connects the ranks of a group, as the one at place sees it.
 func (j *netJob) group(ctx context.Context, name string, ranks []int, place int) (Group, error) {
-	w := &netWire{job: j, ranks: ranks, conns: make([]*dataConn, len(ranks))}
-	for p, rank := range ranks {
-		if p == place {
-			continue
-		}
-		var err error
-		if w.conns[p], err = j.connect(ctx, name, rank); err != nil {
-			return nil, fmt.Errorf("connection with rank %d: %w", rank, err)
-		}
-		j.tasks.Go(w.conns[p].write)
+	w := &netWire{job: j, name: name, ranks: ranks, place: place}
+	if err := w.connect(ctx, j.me.now.Load().generation); err != nil {
+		return nil, err
 	}
-	g := &hostGroup{rank: place, size: len(ranks), wire: w, fate: j.fate, job: j.o.Rank, close: j.close}
+	j.mu.Lock()
+	j.wires = append(j.wires, w)
+	j.mu.Unlock()
+	g := &hostGroup{rank: place, size: len(ranks), wire: w, me: j.me, close: j.close}
 	g.sub = func(sub string, places []int) (Group, error) {
 		members := make([]int, len(places))
 		for i, p := range places {
@@ -402,6 +412,42 @@ func (j *netJob) group(ctx context.Context, name string, ranks []int, place int)
 		return j.group(ctx, fmt.Sprintf("%s/%s%v", name, sub, members), members, slices.Index(places, place))
 	}
 	return g, nil
+}
+
+// renew connects all groups once more. What was on its way ends with the connections
+// of before.
+func (j *netJob) renew(a *attempt) error {
+	j.hangUp(a.generation - 1)
+	j.mu.Lock()
+	j.data = slices.DeleteFunc(j.data, func(c *dataConn) bool {
+		old := c.generation < a.generation
+		if old {
+			c.finish()
+		}
+		return old
+	})
+	maps.DeleteFunc(j.arrived, func(k arrival, _ chan *dataConn) bool { return k.generation < a.generation })
+	wires := j.wires
+	j.mu.Unlock()
+	ctx, cancel := context.WithTimeoutCause(context.Background(), j.o.Arrival, fmt.Errorf("not all ranks began a new attempt within %v", j.o.Arrival))
+	defer cancel()
+	for _, w := range wires {
+		if err := w.connect(ctx, a.generation); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hangUp ends the connections for data that were made up to an attempt.
+func (j *netJob) hangUp(number int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, c := range j.data {
+		if c.generation <= number {
+			c.conn.Close()
+		}
+	}
 }
 
 // eof is the end of a connection that the other end closed.

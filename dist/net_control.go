@@ -11,10 +11,11 @@ import (
 
 // note is a line of a control connection, or the first one of one for data.
 type note struct {
-	Kind      string   `json:"kind"` // hello, welcome, refused, data, beat, fail, left, end
+	Kind      string   `json:"kind"` // hello, welcome, refused, data, beat, abandon, fail, left, end
 	Job       string   `json:"job,omitempty"`
 	Group     string   `json:"group,omitempty"`
 	Rank      int      `json:"rank,omitempty"`
+	Attempt   int      `json:"attempt,omitempty"` // that is abandoned; of data: the generation
 	Size      int      `json:"size,omitempty"`
 	Address   string   `json:"address,omitempty"`
 	Addresses []string `json:"addresses,omitempty"`

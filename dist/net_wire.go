@@ -19,16 +19,18 @@ import (
 
 // arrival names a connection for data that another rank opens.
 type arrival struct {
-	group string
-	from  int
+	group      string
+	generation int
+	from       int
 }
 
 // dataConn is a connection with one rank of one group.
 type dataConn struct {
-	conn  net.Conn
-	in    *bufio.Reader
-	queue chan *parcel
-	once  sync.Once
+	conn       net.Conn
+	generation int // of attempts
+	in         *bufio.Reader
+	queue      chan *parcel
+	once       sync.Once
 }
 
 // parcel is a message on its way out.
@@ -64,27 +66,29 @@ func (c *dataConn) write() {
 
 // connect makes this rank's connection with another in a group: the lower rank
 // opens it.
-func (j *netJob) connect(ctx context.Context, group string, rank int) (*dataConn, error) {
+func (j *netJob) connect(ctx context.Context, group string, generation, rank int) (*dataConn, error) {
 	if rank < j.o.Rank {
-		return j.await(ctx, arrival{group, rank})
+		return j.await(ctx, arrival{group, generation, rank})
 	}
 	conn, err := j.network.dial(ctx, j.addresses[rank])
 	if err != nil {
 		return nil, err
 	}
-	line, err := json.Marshal(note{Kind: "data", Job: j.o.Job, Group: group, Rank: j.o.Rank})
+	line, err := json.Marshal(note{Kind: "data", Job: j.o.Job, Group: group, Attempt: generation, Rank: j.o.Rank})
 	if err == nil {
 		_, err = conn.Write(append(line, '\n'))
 	}
-	return j.keep(newDataConn(conn)), err
+	return j.keep(newDataConn(conn), generation), err
 }
 
-// keep enters a connection among those that end with the job.
-func (j *netJob) keep(c *dataConn) *dataConn {
+// keep enters a connection among those that end with the job, or with an attempt.
+func (j *netJob) keep(c *dataConn, generation int) *dataConn {
+	now := j.me.now.Load()
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	c.generation = generation
 	j.data = append(j.data, c)
-	if j.closed || j.fate.error() != nil {
+	if j.closed || j.fate.error() != nil || generation <= now.number && now.error() != nil {
 		c.conn.Close()
 	}
 	return c
@@ -92,13 +96,14 @@ func (j *netJob) keep(c *dataConn) *dataConn {
 
 // await waits for a connection that another rank opens.
 func (j *netJob) await(ctx context.Context, a arrival) (*dataConn, error) {
+	now := j.me.now.Load()
 	select {
 	case c := <-j.arrivals(a):
 		return c, nil
-	case <-j.fate.failed:
-		return nil, j.fate.error()
+	case <-now.over:
+		return nil, now.error()
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, context.Cause(ctx)
 	}
 }
 
@@ -127,13 +132,13 @@ func (j *netJob) admit(c *dataConn) {
 	c.conn.SetReadDeadline(time.Now().Add(j.o.Silence))
 	line, err := c.in.ReadSlice('\n')
 	var n note
-	if err != nil || json.Unmarshal(line, &n) != nil || n.Kind != "data" || n.Job != j.o.Job || n.Rank < 0 || n.Rank >= j.o.Rank {
+	if err != nil || json.Unmarshal(line, &n) != nil || n.Kind != "data" || n.Job != j.o.Job || n.Rank < 0 || n.Rank >= j.o.Rank || n.Attempt < j.me.now.Load().generation {
 		c.conn.Close()
 		return
 	}
 	c.conn.SetReadDeadline(time.Time{})
 	select {
-	case j.arrivals(arrival{n.Group, n.Rank}) <- j.keep(c):
+	case j.arrivals(arrival{n.Group, n.Attempt, n.Rank}) <- j.keep(c, n.Attempt):
 	default: // a second one
 		c.conn.Close()
 	}
@@ -142,10 +147,27 @@ func (j *netJob) admit(c *dataConn) {
 // netWire carries messages over one connection for each pair of ranks.
 type netWire struct {
 	job   *netJob
+	name  string // of the group
 	ranks []int
+	place int
 	conns []*dataConn // by place in the group; this rank's is nil
 	sent  []*parcel   // since settle
 	to    []int       // of each
+}
+
+// connect makes the connections of a generation.
+func (w *netWire) connect(ctx context.Context, generation int) (err error) {
+	w.conns = make([]*dataConn, len(w.ranks))
+	for p, rank := range w.ranks {
+		if p == w.place {
+			continue
+		}
+		if w.conns[p], err = w.job.connect(ctx, w.name, generation, rank); err != nil {
+			return fmt.Errorf("connection with rank %d: %w", rank, err)
+		}
+		w.job.tasks.Go(w.conns[p].write)
+	}
+	return nil
 }
 
 func (w *netWire) post(to int, h header, data []Buf) {
@@ -158,7 +180,6 @@ func (w *netWire) settle() (err error) {
 	for i, p := range w.sent {
 		if failed := <-p.gone; failed != nil && err == nil {
 			err = w.broken(w.to[i], "sending", failed)
-			w.job.fate.fail(w.job.o.Rank, err)
 		}
 	}
 	w.sent, w.to = w.sent[:0], w.to[:0]
@@ -168,21 +189,21 @@ func (w *netWire) settle() (err error) {
 // broken is the error of a connection that broke: what rank 0 has to say on it,
 // where it comes in time.
 func (w *netWire) broken(place int, what string, cause error) error {
-	rank, moment := w.ranks[place], 2*time.Second
-	if errors.Is(cause, os.ErrDeadlineExceeded) && w.job.fate.error() == nil {
-		return &Error{rank, errLate(what, w.job.o.Patience)}
+	rank, now := w.ranks[place], w.job.me.now.Load()
+	if errors.Is(cause, os.ErrDeadlineExceeded) && now.error() == nil {
+		return &Error{Rank: rank, Err: errLate(what, w.job.o.Patience)}
 	}
-	var gone chan struct{}
-	if eof(cause) {
-		gone = w.job.gone[rank]
+	gone := w.job.gone[rank]
+	if !eof(cause) {
+		gone = nil
 	}
 	select {
-	case <-w.job.fate.failed:
-		return w.job.fate.error()
+	case <-now.over:
+		return now.error()
 	case <-gone:
-		return &Error{rank, fmt.Errorf("it has left the job, while rank %d is in %s", w.job.o.Rank, what)}
-	case <-time.After(moment):
-		return &Error{rank, fmt.Errorf("the connection with it broke in %s of rank %d: %w", what, w.job.o.Rank, cause)}
+		return &Error{Rank: rank, Err: fmt.Errorf("it has left the job, while rank %d is in %s", w.job.o.Rank, what)}
+	case <-time.After(w.job.o.Silence):
+		return &Error{Rank: rank, Err: fmt.Errorf("the connection with it broke in %s of rank %d: %w", what, w.job.o.Rank, cause)}
 	}
 }
 
@@ -194,7 +215,7 @@ func (w *netWire) next(from int, what string) (header, source, error) {
 	}
 	h, err := decodeHeader(raw[:])
 	if err != nil {
-		err = &Error{w.ranks[from], err}
+		err = &Error{Rank: w.ranks[from], Err: err}
 	}
 	return h, s, err
 }

@@ -4,7 +4,7 @@ package dist
 // are queued, so that the device is told of them, and nothing is exchanged. It
 // never fails, so that one serves many trials.
 func Null(rank, size int) Group {
-	g := &hostGroup{rank: rank, size: size, fate: newFate(), close: func() error { return nil }}
+	g := &hostGroup{rank: rank, size: size, me: newMember(rank, newFate(1)), close: func() error { return nil }}
 	g.sub = func(_ string, ranks []int) (Group, error) {
 		for i, r := range ranks {
 			if r == rank {
@@ -18,4 +18,6 @@ func Null(rank, size int) Group {
 
 type nullGroup struct{ *hostGroup }
 
-func (nullGroup) Fail(error) {}
+func (nullGroup) Attempt() error { return nil }
+func (nullGroup) Abandon(error)  {}
+func (nullGroup) Fail(error)     {}

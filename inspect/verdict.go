@@ -18,6 +18,7 @@ const (
 	OtherProcess    Verdict = "OTHER_PROCESS"
 	Corrupt         Verdict = "CORRUPT"
 	Leak            Verdict = "LEAK"
+	Imbalance       Verdict = "IMBALANCE"
 	KVConfig        Verdict = "KV_CONFIG"
 	HostMemory      Verdict = "HOST_MEMORY"
 	Numeric         Verdict = "NUMERIC"
@@ -45,6 +46,7 @@ var verdicts = []VerdictInfo{
 	{OtherProcess, "Somebody else holds the device; this process has hardly any of it."},
 	{Corrupt, "A size or a counter in the message cannot be true: a wrong shape, an uninitialised value or an overflow."},
 	{Leak, "Memory is kept that grows from step to step or that nothing needs any more."},
+	{Imbalance, "Memory ran out on one rank of a job, which holds more than the others."},
 	{KVConfig, "A server's settings leave too little memory for its key-value cache, or ask too much of it."},
 	{HostMemory, "The computer's own memory ran out, not the accelerator's."},
 	{Numeric, "Values overflowed or vanished in low precision; memory is not the problem."},

@@ -1,6 +1,7 @@
 package tensor_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -26,9 +27,21 @@ func TestOnGradient(t *testing.T) {
 			seen[name] = p.Grad().Float32s()
 		})
 	}
-	for range 2 {
+	for round := range 3 {
 		told = nil
 		a := tensor.Mul(twice, twice)
+		if round == 1 { // a backward that fails leaves nothing behind
+			if err := rt.Try(func() {
+				broken := tensor.Together(tensor.Mul(twice, twice), tensor.Collective{Name: "broken", Forward: func(dst, src *tensor.Tensor) {},
+					Backward: func(dst, src *tensor.Tensor) { tensor.Fail(errors.New("broken")) }}, 3)
+				tensor.Sum(tensor.Mul(tensor.Mul(broken, inside), twice)).Backward(1)
+			}); err == nil {
+				t.Error("a broken backward did not fail")
+			}
+			twice.ZeroGrad()
+			inside.ZeroGrad()
+			told = nil
+		}
 		b := tensor.Checkpoint(a, func(x *tensor.Tensor) *tensor.Tensor {
 			y := tensor.Mul(x, inside)
 			defer y.Release()

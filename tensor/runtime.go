@@ -133,6 +133,18 @@ func (f failure) String() string { return f.err.Error() }
 // fail panics with a misuse error, which Try returns.
 func fail(format string, args ...any) { panic(failure{fmt.Errorf(format, args...)}) }
 
+// Fail panics with err, for Try.
+func Fail(err error) { panic(failure{err}) }
+
+// Failure is what Try makes of a value that was recovered: its error, or nil where
+// Try would panic with it again.
+func Failure(recovered any) error {
+	if f, ok := recovered.(failure); ok {
+		return f.err
+	}
+	return nil
+}
+
 // Try runs f and returns what it panicked with, if that was misuse of this
 // package or a lack of memory; errors.As finds *alloc.OutOfMemoryError in it.
 // All that f made and did not release is released; the tape's modes are as

@@ -289,17 +289,29 @@ func (rt *Runtime) backward(results []*Tensor, retain bool, begin func()) {
 	})
 }
 
-// run works off the nodes under results, the newest first.
+// run works off the nodes under results, the newest first. Where one panics it lets
+// all go that are queued, so that they end, and leaves know of nothing left to come.
 func (rt *Runtime) run(results []*Tensor) {
 	ready := &nodeHeap{}
 	for _, t := range results {
 		ready.queue(t.node)
 	}
+	var now *node
+	defer func() {
+		if now != nil {
+			now.unref()
+		}
+		for _, n := range *ready {
+			n.queued = false
+			n.unref()
+		}
+	}()
 	for ready.Len() > 0 {
-		n := heap.Pop(ready).(*node)
-		n.queued = false
-		n.step(ready)
-		n.unref()
+		now = heap.Pop(ready).(*node)
+		now.queued = false
+		now.step(ready)
+		now.unref()
+		now = nil
 	}
 }
 

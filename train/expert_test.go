@@ -2,13 +2,10 @@ package train_test
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"math"
 	"strings"
 	"testing"
 
-	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/internal/invariant"
 	"github.com/headroom-go/headroom/train"
@@ -116,40 +113,6 @@ func TestSpreadExpertsDiffer(t *testing.T) {
 		}) {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("rank %d: error %v, want %q", rank, err, want)
-			}
-		}
-	}
-}
-
-// TestTogetherShort takes the memory of one rank away where the other waits for it
-// within the step: the job fails on both, with its number, and none waits for ever.
-func TestTogetherShort(t *testing.T) {
-	if invariant.Slow {
-		t.Skip("under the race detector memory comes in segments too large to take half of them away")
-	}
-	c := families()["moe"]
-	c.MoE.Width, c.MoE.Hidden, c.MoE.Context, c.Seq, c.Batch, c.Schedule.Steps = 64, 256, 64, 64, 16, 8
-	for _, p := range []train.Parallel{{Mesh: train.Mesh{Expert: 2}}, {Shard: train.ShardParameters}} {
-		dir := t.TempDir()
-		for rank, err := range eachRank(2, func(g dist.Group) error {
-			dev := &shared{Device: host(t), limit: math.MaxUint64, sizes: map[device.Ptr]uint64{}}
-			return trainer(g, dev, c, train.Strategy{MicroBatch: 8}, p, func(tr *train.Trainer) error {
-				r := &train.Run{Trainer: tr, Feed: &noise{fields: c.Fields()}, Dir: dir}
-				weights := dev.taken
-				r.OnStep = func(p train.Progress) {
-					if p.Step == 3 && g.Rank() == 1 {
-						dev.limit = weights
-						if _, err := tr.Memory().Trim(0); err != nil {
-							t.Error(err)
-						}
-					}
-				}
-				_, err := r.Do(t.Context())
-				return err
-			})
-		}) {
-			if err == nil || !strings.Contains(fmt.Sprint(err), "rank 1: the step can't be tried again with less") || !errors.Is(err, device.ErrOutOfMemory) {
-				t.Errorf("%+v, rank %d: error %v", p, rank, err)
 			}
 		}
 	}

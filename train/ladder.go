@@ -15,6 +15,9 @@ import (
 //	1      values are let go as memory runs out, the cheapest first
 //	2 …    the same, with micro-batches of half the size
 //
+// Where ranks gather weights in the order in which they read them, none may make
+// values again that the others don't: there rung 1 is that all blocks are recomputed.
+//
 // A step that fails has changed nothing, so that trying again costs time alone.
 // The next steps stay where one succeeded, and after some of them try a rung
 // higher: memory may have been given back. Each time that fails they wait twice
@@ -42,11 +45,9 @@ func (t *Trainer) strategyAt(rung int) (Strategy, bool) {
 	if rung == 0 {
 		return s, true
 	}
-	online := tensor.Schedule{Online: true}
-	if rung == 1 && s.Values != nil {
-		online.Waits, online.AwayAs = s.Values.Waits, s.Values.AwayAs
+	if s.Values = online(s.Values, rung); t.par.inOrder() {
+		s.Values, s.Recompute = nil, t.Config.Blocks()
 	}
-	s.Values = &online
 	most := s.MicroBatch >> (rung - 1)
 	if most == 0 || most < s.MicroBatch && !t.Config.Divisible() {
 		return s, false
@@ -55,6 +56,24 @@ func (t *Trainer) strategyAt(rung int) (Strategy, bool) {
 		s.MicroBatch--
 	}
 	return s, true
+}
+
+// online is the schedule of values on a rung below the plan's.
+func online(planned *tensor.Schedule, rung int) *tensor.Schedule {
+	s := &tensor.Schedule{Online: true}
+	if rung == 1 && planned != nil {
+		s.Waits, s.AwayAs = planned.Waits, planned.AwayAs
+	}
+	return s
+}
+
+// short says whether err is that memory ran out, of ranks on one of them while all
+// could still try again.
+func (t *Trainer) short(err error) bool {
+	if t.par == nil {
+		return errors.Is(err, device.ErrOutOfMemory)
+	}
+	return abandoned(err)
 }
 
 // climb goes a rung up when enough steps have gone well.
@@ -87,12 +106,12 @@ func (t *Trainer) climbDown(attempt func(Strategy) error) (events []Event, err e
 		if n := t.mem.Stats().Evictions - evictions; n > 0 && err == nil {
 			events = append(events, Event{"evict", fmt.Sprintf("memory ran out %d times: values were let go and made again", n)})
 		}
-		if t.Strict || !errors.Is(err, device.ErrOutOfMemory) || t.par.failure(nil) != nil {
+		if t.Strict || !t.short(err) {
 			return events, err
 		}
 		next, ok := t.strategyAt(t.ladder.rung + 1)
 		if !ok {
-			return events, err
+			return events, t.par.fail(err)
 		}
 		t.ladder.fall()
 		events = append(events, Event{"retry", fmt.Sprintf("memory ran out; once more with less: %s", t.Config.Describe(next))})

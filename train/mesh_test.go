@@ -88,7 +88,7 @@ func onMesh(t *testing.T, ranks int, mesh Mesh, shard Shard, f func(tr *Trainer,
 			}
 			err = rt.Try(func() {
 				m := newThree(rt, l.at)
-				l.take(rt, m, false)
+				l.take(rt, []model{{Module: m}}, false)
 				tr := &Trainer{rt: rt, mem: mem, model: model{Module: m}, par: l, opt: nn.NewOptimizer(l.updated(m.Parameters()), nn.SGDOptions{Momentum: 0.5})}
 				f(tr, m)
 				err = tr.Close()
@@ -142,15 +142,15 @@ func TestMeshGradients(t *testing.T) {
 			if l.Group.Rank() != int(place)*2+l.at.tensor.Rank() || place != 2*data+expert || l.seed() != uint64(place)<<32 {
 				t.Errorf("rank %d is at place %v, expert %v, data %v", l.Group.Rank(), place, expert, data)
 			}
-			l.expect(1)
-			l.begin(true)
+			l.expect()
+			l.begin(0, true)
 			want := map[*nn.Parameter]float32{m.all: 2.5, m.columns: 25, m.expert: (100 + 200 + 20*expert) / 4}
 			for p, g := range map[*nn.Parameter]float32{m.all: 1 + place, m.columns: 10 * (1 + place), m.expert: 100*(1+data) + 10*expert} {
 				grad := tr.rt.Empty(tensor.Float32, trace.Gradient, p.Shape()...)
 				grad.Set(slices.Repeat([]float32{g}, p.Len()))
 				p.SetGrad(grad)
 			}
-			l.end()
+			l.end(0)
 			l.ready()
 			scale, norm := l.clip(m.Parameters(), 0)
 			sum := 0.0

@@ -88,6 +88,14 @@ func (l *parallel) reading(kind string, f func()) {
 	l.lender.end()
 }
 
+// forget forgets the orders of reading. Of an attempt that was abandoned some ranks
+// have seen more than others.
+func (w *lender) forget() {
+	if w != nil {
+		w.passes, w.now = map[string]*pass{}, nil
+	}
+}
+
 // begin begins a pass of a kind of program.
 func (w *lender) begin(kind string) {
 	if w == nil {

@@ -38,15 +38,16 @@ import (
 //	ShardParameters the same, and of the weights, too (on_demand.go)
 //
 // Buckets are the same on all ranks and are reduced in the same order, that of
-// the parameters from the last to the first, also where a rank completes them
+// the parameters from the last to the first (of chunks of layers in a pipeline, that in
+// which these compute), also where a rank completes them
 // in another one or gets no gradient for some (an expert without tokens). A
 // parameter without a gradient on any rank is left as it is, as on one device.
 //
-// A rank whose memory runs out can't try again alone, as the others wait for its
-// gradients. It gives them zeros for those that it owes; before the update all
-// ranks agree on whether memory ran out on one, and then all go a rung down.
-// Any other failure of a rank fails the job, and so does a lack of memory where
-// ranks wait for each other within the step, beside a pipeline's messages.
+// A rank whose memory runs out can't try again alone, as the others wait for what it
+// computes. It abandons the attempt on all ranks (dist.Group), whatever these are at,
+// and all go a rung down together. Before the update, which changes the model, all
+// ranks agree that none has abandoned the attempt, and behind that none does. Any other
+// failure of a rank fails the job, and so does a lack of memory in the update.
 //
 // Ranks along tensor come to the same collectives in the same order, as they run
 // the same operations on values of the same sizes, where their micro-batches and
@@ -107,10 +108,9 @@ type parallel struct {
 	lender *lender       // of whole parameters; nil where this rank has them
 	cuts   map[*tensor.Tensor]*cut
 
-	buckets [][]*cut
-	next    int  // bucket to be reduced
-	due     int  // reductions of buckets that this step still owes the others
-	open    bool // buckets are reduced as they are complete
+	buckets [][][]*cut // of each chunk of layers
+	left    [][]*cut   // to be reduced in this pass
+	open    bool       // buckets are reduced as they are complete
 	pending pending
 }
 
@@ -181,9 +181,9 @@ func (l *parallel) first(p *nn.Parameter) bool {
 	return l == nil || l.replicas(p).Rank() == 0 && l.once(p)
 }
 
-// take cuts a model's parameters, and puts them into buckets. sparse says that
-// some may be without a gradient.
-func (l *parallel) take(rt *tensor.Runtime, m nn.Module, sparse bool) {
+// take cuts the parameters of a model's chunks, and puts them into buckets. sparse
+// says that some may be without a gradient.
+func (l *parallel) take(rt *tensor.Runtime, chunks []model, sparse bool) {
 	if l == nil {
 		return
 	}
@@ -191,16 +191,25 @@ func (l *parallel) take(rt *tensor.Runtime, m nn.Module, sparse bool) {
 		l.pipe.rt = rt
 	}
 	if l.Bucket == 0 {
-		l.Bucket = min(16<<20, 4*uint64(nn.Count(m))/16)
+		l.Bucket = min(16<<20, 4*uint64(nn.Count(joined(chunks)))/16)
 	}
 	names := map[*tensor.Tensor]*nn.Parameter{} // the first of each
-	all, size := m.Parameters(), uint64(0)
-	for _, p := range all {
+	for _, p := range joined(chunks).Parameters() {
 		if names[p.Tensor] == nil {
 			names[p.Tensor] = p
 		}
 	}
-	for _, p := range slices.Backward(all) {
+	l.buckets = make([][][]*cut, len(chunks))
+	for i, m := range slices.Backward(chunks) {
+		l.buckets[i] = l.fill(m, names)
+	}
+}
+
+// fill puts the parameters of a chunk, the last first, into buckets, and takes them out
+// of names.
+func (l *parallel) fill(m model, names map[*tensor.Tensor]*nn.Parameter) (buckets [][]*cut) {
+	size := uint64(0)
+	for _, p := range slices.Backward(m.Parameters()) {
 		if p = names[p.Tensor]; p == nil {
 			continue
 		}
@@ -210,14 +219,15 @@ func (l *parallel) take(rt *tensor.Runtime, m nn.Module, sparse bool) {
 			c = l.slice(p)
 		}
 		if l.pieces = append(l.pieces, c); size == 0 {
-			l.buckets = append(l.buckets, nil)
+			buckets = append(buckets, nil)
 		}
-		last := len(l.buckets) - 1
-		l.buckets[last] = append(l.buckets[last], c)
+		last := len(buckets) - 1
+		buckets[last] = append(buckets[last], c)
 		if size += p.Bytes(); size >= l.Bucket {
 			size = 0
 		}
 	}
+	return buckets
 }
 
 // slice cuts a parameter.
@@ -262,28 +272,28 @@ func (l *parallel) decays() func(p *nn.Parameter) bool {
 	return func(p *nn.Parameter) bool { return matrix[p.Name] }
 }
 
-// expect begins a step of so many micro-batches.
-func (l *parallel) expect(micros int) {
+// expect begins the micro-batches of a step.
+func (l *parallel) expect() {
 	if l == nil {
 		return
 	}
-	if l.due = len(l.buckets); l.Shard >= ShardGradients {
-		l.due *= micros
-	}
-	l.next, l.open = 0, false
+	l.left, l.open = nil, false
 	for _, c := range l.pieces {
 		c.had = false
 	}
 }
 
-// begin is called before a micro-batch, in a pipeline before the last of its passes.
-func (l *parallel) begin(last bool) {
+// begin is called before a micro-batch, in a pipeline before the last of its passes
+// through a chunk of the rank's layers.
+func (l *parallel) begin(chunk int, last bool) {
 	if l == nil || !last && l.Shard < ShardGradients {
 		return
 	}
-	l.open, l.next = true, 0
-	for _, c := range l.pieces {
-		c.done = l.pipe != nil && !c.param.Awaited()
+	l.open, l.left = true, l.buckets[chunk]
+	for _, b := range l.left {
+		for _, c := range b {
+			c.done = l.pipe != nil && !c.param.Awaited()
+		}
 	}
 }
 
@@ -293,7 +303,7 @@ func (l *parallel) complete(c *cut) {
 		return
 	}
 	c.done = true
-	for l.next < len(l.buckets) && whole(l.buckets[l.next]) {
+	for len(l.left) > 0 && whole(l.left[0]) {
 		l.reduce()
 	}
 }
@@ -307,22 +317,27 @@ func whole(bucket []*cut) bool {
 	return true
 }
 
-// end is called after a micro-batch's backward: what is left is reduced.
-func (l *parallel) end() {
+// end is called after the backward pass that begin was called for: what is left is
+// reduced. What comes after that waits for it where it may add to the same gradients,
+// or is the update.
+func (l *parallel) end(chunk int) {
 	if l == nil || !l.open {
 		return
 	}
-	for l.next < len(l.buckets) {
+	for len(l.left) > 0 {
 		l.reduce()
 	}
-	l.settle()
+	if chunk == 0 || l.Shard >= ShardGradients {
+		l.settle()
+	}
 	l.open = false
 }
 
 // reduce queues the next bucket. Under ShardGradients the gradients of the one
 // before are freed first, so that those of two buckets live at most.
 func (l *parallel) reduce() {
-	bucket := l.buckets[l.next]
+	bucket := l.left[0]
+	l.left = l.left[1:]
 	if l.Shard >= ShardGradients {
 		l.settle()
 	}
@@ -355,8 +370,6 @@ func (l *parallel) reduce() {
 	})
 	now.over = l.stream.Record()
 	l.pending = now
-	l.next++
-	l.due--
 }
 
 // bufs are those of parameters, by their replicas.
@@ -370,42 +383,57 @@ func (l *parallel) eachGroup(f func(g dist.Group)) {
 	}
 }
 
-// pay gives the others zeros for the gradients that this rank, whose memory ran
-// out, owes them: of its own nothing is left. Where they wait for its part of the
-// model, too, it fails the job.
-func (l *parallel) pay(short error) error {
-	if l.together() {
-		return l.failure(fmt.Errorf("the step can't be tried again with less, since others compute the model together with this rank: %w", short))
+// attempt begins a step, or the next try of one, on all ranks.
+func (l *parallel) attempt() error {
+	if l == nil {
+		return nil
 	}
-	return l.rt.Try(func() {
-		defer l.join()
-		l.pipe.pay()
-		for l.due > 0 {
-			if l.next == len(l.buckets) {
-				l.next = 0
-			}
-			l.reduce()
-		}
-		l.settle()
-	})
+	return l.Group.Attempt()
 }
 
-// outcome agrees, as an error on all ranks, on whether memory ran out on one in a
-// step's micro-batches. here is this rank's error.
-func (l *parallel) outcome(here error) error {
-	x := make([]float32, l.Group.Size())
-	if here != nil {
-		x[l.Group.Rank()] = 1
+// together runs what a step computes before it changes anything. It comes to an end
+// on all ranks or on none: one whose memory runs out abandons the attempt for all,
+// unless it is strict.
+func (l *parallel) together(strict bool, f func()) {
+	if l == nil {
+		f()
+		return
 	}
-	if err := l.agree(dist.Sum, x...); err != nil {
-		return err
-	}
-	for r, short := range x {
-		if short > 0 && here == nil {
-			here = &dist.Error{Rank: r, Err: device.ErrOutOfMemory}
+	defer func() {
+		r := recover()
+		if r == nil {
+			return
 		}
+		if err := tensor.Failure(r); !strict && errors.Is(err, device.ErrOutOfMemory) {
+			l.Group.Abandon(err) // before Try waits for what is queued
+		}
+		panic(r)
+	}()
+	f()
+	err := l.rt.Sync()
+	if err == nil {
+		err = l.Group.Barrier()
 	}
-	return here
+	if err != nil {
+		tensor.Fail(err)
+	}
+}
+
+// abandoned says whether err is that of an attempt which was abandoned.
+func abandoned(err error) bool {
+	var known *dist.Error
+	return errors.As(err, &known) && known.Abandoned
+}
+
+// clear makes a rank ready for the next attempt after one that was abandoned.
+func (l *parallel) clear() {
+	if l == nil || !abandoned(l.Group.Err()) {
+		return
+	}
+	l.rt.Stream().Clear()
+	l.stream.Clear()
+	l.pipe.clear()
+	l.lender.forget()
 }
 
 // settle makes what is queued from now on come after the bucket in progress,
@@ -571,14 +599,24 @@ func (l *parallel) agreeIn(g dist.Group, op dist.Op, values ...float32) error {
 	return l.failure(errors.Join(err, l.rt.Sync()))
 }
 
-// failure is what the job failed with; where it has not, err fails it.
+// failure is what the job failed with, or the attempt was abandoned with; where there
+// is nothing, err fails the job.
 func (l *parallel) failure(err error) error {
 	if l == nil {
 		return err
 	}
-	if err != nil {
-		l.Group.Fail(err)
+	if known := l.Group.Err(); known != nil {
+		return known
 	}
+	return l.fail(err)
+}
+
+// fail fails the job with err, if that is not nil, and gives what it failed with.
+func (l *parallel) fail(err error) error {
+	if l == nil || err == nil {
+		return err
+	}
+	l.Group.Fail(err)
 	if failed := l.Group.Err(); failed != nil {
 		return failed
 	}

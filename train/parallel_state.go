@@ -82,19 +82,22 @@ func (l *parallel) batch(arrays []any) []any {
 	return mine
 }
 
-// together says whether ranks wait for each other within a step, and not for
+// entwined says whether ranks wait for each other within a step, and not for
 // gradients or a pipeline's messages alone: all must come to the same parts of the
 // program in the same order.
-func (l *parallel) together() bool {
+func (l *parallel) entwined() bool {
 	return l.at.expert != nil || l.at.tensor != nil || l.Shard == ShardParameters
 }
+
+// inOrder says whether ranks must read their weights in the same order.
+func (l *parallel) inOrder() bool { return l != nil && l.Shard == ShardParameters }
 
 // sameSteps says if ranks differ in the micro-batches of a step, where each one's
 // gradients are reduced, or where it goes from rank to rank; in what they recompute,
 // where they do so together; or in anything, where they gather weights for all that
 // is read.
 func (l *parallel) sameSteps(s Strategy) error {
-	if l == nil || l.Shard < ShardGradients && l.pipe == nil && !l.together() {
+	if l == nil || l.Shard < ShardGradients && l.pipe == nil && !l.entwined() {
 		return nil
 	}
 	text, err := json.Marshal(s)
@@ -110,9 +113,9 @@ func (l *parallel) sameSteps(s Strategy) error {
 	switch {
 	case most[0] != -most[1]:
 		err = fmt.Errorf("ranks have micro-batches of %v to %v samples: where gradients or weights are sharded, in a pipeline, or where ranks compute a model together, they must have the same, so give them devices of one size", -most[1], most[0])
-	case l.together() && most[2] != -most[3]:
+	case l.entwined() && most[2] != -most[3]:
 		err = fmt.Errorf("ranks recompute %v to %v blocks: where they compute a model together, or weights are sharded, they must recompute the same, so give them devices of one size", -most[3], most[2])
-	case l.Shard == ShardParameters && most[4] != -most[5]:
+	case l.inOrder() && most[4] != -most[5]:
 		err = errors.New("ranks have different plans of what is kept and what is made again: where weights are sharded they must have the same, so give them devices of one size")
 	}
 	if err != nil {

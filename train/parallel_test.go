@@ -26,9 +26,14 @@ const smallBucket = 4 << 10
 // eachRank runs f as each of so many ranks of a job, and gives their errors. The
 // first of them fails the job.
 func eachRank(n int, f func(g dist.Group) error) []error {
-	errs := make([]error, n)
+	return each(dist.Local(n, dist.Options{}), f)
+}
+
+// each is eachRank of a job that was made.
+func each(groups []dist.Group, f func(g dist.Group) error) []error {
+	errs := make([]error, len(groups))
 	var ended sync.WaitGroup
-	for i, g := range dist.Local(n, dist.Options{}) {
+	for i, g := range groups {
 		ended.Go(func() {
 			errs[i] = errors.New("it ended the test")
 			defer func() {
@@ -500,8 +505,7 @@ func TestRanksPrecision(t *testing.T) {
 
 // TestRanksShort takes away most of the memory that one rank uses beside its
 // weights: both go the same rungs down and later up again, at any share, and have
-// the losses of one device. Where next to nothing is left, both fail with the
-// number of the rank.
+// the losses of one device.
 func TestRanksShort(t *testing.T) {
 	if invariant.Slow {
 		t.Skip("under the race detector memory comes in segments too large to take half of them away")
@@ -531,11 +535,6 @@ func TestRanksShort(t *testing.T) {
 		}
 		if all := strings.Join(events[0], " "); !slices.Equal(events[0], events[1]) || !strings.Contains(all, "4 retry") || !strings.Contains(all, "climb") {
 			t.Errorf("shard %d, micro-batches of %d: the ranks had %v and %v", shard, micro, events[0], events[1])
-		}
-		for rank, err := range runShort(t, c, train.Parallel{Shard: shard}, 4, 1000, func(int, train.Progress) {}) {
-			if err == nil || !strings.Contains(err.Error(), "rank 1: ") || !errors.Is(err, device.ErrOutOfMemory) {
-				t.Errorf("shard %d, rank %d: error %v", shard, rank, err)
-			}
 		}
 	}
 }

@@ -2,7 +2,6 @@ package train
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 
 	"github.com/headroom-go/headroom/device"
@@ -24,9 +23,6 @@ import (
 //
 // The loss is the sum of what the stages add to it, which for all but the last is
 // their part of the balance of experts.
-//
-// A rank whose memory runs out serves its neighbours for the rest of the step with
-// zeros, and receives what they send.
 
 // stages is a trainer's side of a pipeline.
 type stages struct {
@@ -37,7 +33,6 @@ type stages struct {
 	stream   device.Stream // of messages
 	shape    []int         // of one
 
-	left    []action       // of the step, from the one in progress on
 	sent    *tensor.Tensor // the last one, which may be on its way
 	arrival device.Event   // of that
 }
@@ -76,9 +71,6 @@ func (p Parallel) Check(c Config) error {
 	}
 	if n := p.Mesh.Pipeline * p.chunks(); n > c.Blocks() {
 		return fmt.Errorf("model %s has %d blocks, which can't be %d chunks: let fewer ranks have each a part of the layers, or each fewer chunks", c.Model, c.Blocks(), n)
-	}
-	if p.Shard >= ShardGradients {
-		return errors.New("the gradients of interleaved stages can't be sharded yet: they would be reduced after every micro-batch of every chunk")
 	}
 	return nil
 }
@@ -158,8 +150,8 @@ func (t *Trainer) flow(s *tensor.Schedule, batch []any, first, last, micros int)
 		defer end()
 		v.follow = append(v.follow, part)
 	}
-	for p.left = p.program(p.group.Rank()); len(p.left) > 0; p.left = p.left[1:] {
-		v.do(p.left[0])
+	for _, a := range p.program(p.group.Rank()) {
+		v.do(a)
 	}
 	p.settle()
 	return v.losses
@@ -230,7 +222,7 @@ func (v *voyage) forward(f *flight, a action) {
 // backward adds the chunk's gradients; those of what arrived are to be sent.
 func (v *voyage) backward(f *flight, a action) {
 	t := v.t
-	t.par.reading("step", func() {
+	t.par.reading(fmt.Sprintf("step, chunk %d", a.chunk), func() {
 		t.par.during(a, v.last(a), func() {
 			v.gradients(f, a)
 			release(f.results)
@@ -265,24 +257,16 @@ func (v *voyage) weights(f *flight, a action) { v.t.par.during(a, v.last(a), f.l
 // last says whether a is of the step's last micro-batch.
 func (v *voyage) last(a action) bool { return v.first+a.micro == v.micros-1 }
 
-// during reduces gradients that a pass completes. Those of interleaved chunks come
-// between others' passes, which complete nothing. A pass that puts some off leaves
-// the reduction of all to that which makes up for it.
+// during reduces gradients that a pass completes. One that puts some off leaves the
+// reduction of all to that which makes up for it.
 func (l *parallel) during(a action, last bool, pass func()) {
-	switch {
-	case a.phase == backward && l.pipe.defers():
+	if a.phase == backward && l.pipe.defers() {
 		pass()
 		return
-	case a.chunk == l.pipe.chunks-1 || !last:
-		l.begin(last)
-	default:
-		l.open = true
 	}
-	if pass(); a.chunk == 0 {
-		l.end()
-	} else {
-		l.open = false
-	}
+	l.begin(a.chunk, last)
+	pass()
+	l.end(a.chunk)
 }
 
 // defers says whether this rank's backward passes put gradients of weights off.
@@ -327,33 +311,18 @@ func (p *stages) receive(a action) *tensor.Tensor {
 	return x
 }
 
-// pay sends zeros for what this rank, whose memory ran out, owes in this step, and
-// receives what others send.
-func (p *stages) pay() {
-	if p == nil || len(p.left) == 0 {
-		return
-	}
-	zeros, rest := p.rt.Full(0, p.shape...), p.rt.Empty(tensor.Float32, trace.Workspace, p.shape...)
-	defer zeros.Release()
-	defer rest.Release()
-	p.stream.Wait(p.rt.Stream().Record())
-	for _, a := range p.left {
-		switch a.do {
-		case send:
-			dist.Send(p.group, p.stream, p.to(a), buf(zeros))
-		case receive:
-			dist.Receive(p.group, p.stream, p.from(a), buf(rest))
-		}
-	}
-	p.left = nil
-	p.rt.Stream().Wait(p.stream.Record())
-}
-
 // join ends what a step has queued, also one that failed.
 func (p *stages) join() {
 	if p != nil {
 		p.sent = nil
 		p.rt.Stream().Wait(p.stream.Record())
+	}
+}
+
+// clear makes the messages' stream ready for the next attempt.
+func (p *stages) clear() {
+	if p != nil {
+		p.stream.Clear()
 	}
 }
 

@@ -58,6 +58,8 @@ func TestPipelineChangesNothing(t *testing.T) {
 			{4, 4, 1, 0, train.ShardState, train.ZeroBubble},
 			{4, 2, 2, 0, train.ShardState, train.ZeroBubble},
 			{4, 2, 1, 2, train.ShardGradients, train.ZeroBubble},
+			{4, 2, 1, 0, train.ShardGradients, train.Interleaved},
+			{4, 2, 1, 1, train.ShardParameters, train.Interleaved},
 		} {
 			if invariant.Slow && (v.ranks != 4 || v.stages != 2) {
 				continue
@@ -205,7 +207,6 @@ func TestPipelineRefuses(t *testing.T) {
 		"has 4 blocks, which 5 ranks along pipeline": {Mesh: train.Mesh{Pipeline: 5}},
 		"4 blocks, which can't be 6 chunks":          {Mesh: train.Mesh{Pipeline: 2}, Schedule: train.Interleaved, Chunks: 3},
 		"only interleaved stages have several":       {Mesh: train.Mesh{Pipeline: 2}, Chunks: 2},
-		"can't be sharded yet":                       {Mesh: train.Mesh{Pipeline: 2}, Schedule: train.Interleaved, Shard: train.ShardGradients},
 	} {
 		p.Group = dist.Null(0, p.Mesh.Pipeline)
 		if _, err := train.NewParallel(host(t), c, c.Plain(), p); err == nil || !strings.Contains(err.Error(), want) {

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"fmt"
 	"io"
 	"path/filepath"
 
@@ -10,8 +11,17 @@ import (
 )
 
 // SnapshotFile is the name of the memory snapshot in a run's folder, in the
-// format of PyTorch's memory snapshots.
+// format of PyTorch's memory snapshots. Further ranks write one, too, such as
+// memory.2.pickle.
 const SnapshotFile = "memory.pickle"
+
+// snapshotFile is the name of this rank's.
+func (r *Run) snapshotFile() string {
+	if r.writes() {
+		return SnapshotFile
+	}
+	return fmt.Sprintf("memory.%d.pickle", r.Trainer.par.Group.Rank())
+}
 
 // stackDepth is the number of frames recorded with a block.
 const stackDepth = 24
@@ -32,7 +42,7 @@ func (r *Run) recorded(step func() (Result, error)) (Result, error) {
 		r.looked = true
 		return r.profiled(step)
 	}
-	if !r.Trainer.par.writes() || r.snapped || r.stepped == 0 && r.Trainer.Config.Schedule.Steps > 1+r.Trainer.Steps() {
+	if r.snapped || r.stepped == 0 && r.Trainer.Config.Schedule.Steps > 1+r.Trainer.Steps() {
 		return step()
 	}
 	r.snapped = true
@@ -47,5 +57,5 @@ func (r *Run) recorded(step func() (Result, error)) (Result, error) {
 		return result, err
 	}
 	s := &trace.Snapshot{Segments: mem.Segments(), Traces: []*trace.Trace{events.Trace()}, Settings: mem.Settings(), Annotations: parts.List}
-	return result, atomicfile.Write(filepath.Join(r.Dir, SnapshotFile), func(w io.Writer) error { return s.WritePickle(w) })
+	return result, atomicfile.Write(filepath.Join(r.Dir, r.snapshotFile()), func(w io.Writer) error { return s.WritePickle(w) })
 }

@@ -34,6 +34,7 @@ type Trainer struct {
 
 	outside *outside // under StateAway, from UseStore on
 
+	recompute int // blocks, in the step in progress
 	ladder    ladder
 	seq       int            // tokens of a sequence in the next step
 	ladders   map[int]ladder // of other lengths
@@ -81,7 +82,7 @@ func NewParallel(dev device.Device, c Config, s Strategy, p Parallel) (*Trainer,
 	if err != nil {
 		return nil, errors.Join(err, mem.Close())
 	}
-	t := &Trainer{Config: c, Strategy: s, mem: mem, rt: tensor.New(mem, stream), fields: c.Fields(), seq: c.Seq, ladders: map[int]ladder{},
+	t := &Trainer{Config: c, Strategy: s, recompute: s.Recompute, mem: mem, rt: tensor.New(mem, stream), fields: c.Fields(), seq: c.Seq, ladders: map[int]ladder{},
 		losses: make([]float32, c.Batch*p.chunks()), norm: make([]float32, 1), precision: nn.NewPrecision(c.Precision)}
 	if t.par, err = newParallel(dev, p); err != nil {
 		return nil, t.abandon(err)
@@ -102,7 +103,7 @@ func (t *Trainer) build() {
 	if t.model = t.stages[0]; len(t.stages) > 1 {
 		t.model.Module = joined(t.stages)
 	}
-	t.par.take(t.rt, t.model, t.Config.MoE != (nn.MoEConfig{}))
+	t.par.take(t.rt, t.stages, t.Config.MoE != (nn.MoEConfig{}))
 	if t.opt = new(nn.Optimizer); !t.Strategy.StateAway { // else UseStore makes it
 		t.opt = t.optimizer(t.par.updated(t.model.Parameters()))
 	}
@@ -127,7 +128,7 @@ func (t *Trainer) buffers() []*nn.Parameter {
 
 // around recomputes the blocks that the strategy says.
 func (t *Trainer) around(i int, x *tensor.Tensor, block func(*tensor.Tensor) *tensor.Tensor) *tensor.Tensor {
-	if i < t.Strategy.Recompute {
+	if i < t.recompute {
 		return tensor.Checkpoint(x, block)
 	}
 	return block(x)
@@ -177,7 +178,7 @@ func (t *Trainer) At(seq int, s Strategy) error {
 		return fmt.Errorf("steps of %d tokens, %s: lengths can't change between ranks yet, nor what is outside the device", seq, c.Describe(s))
 	}
 	t.ladders[t.seq] = t.ladder
-	t.seq, t.fields, t.Strategy, t.ladder = seq, c.Fields(), s, t.ladders[seq]
+	t.seq, t.fields, t.Strategy, t.recompute, t.ladder = seq, c.Fields(), s, s.Recompute, t.ladders[seq]
 	return nil
 }
 
@@ -243,19 +244,16 @@ func (t *Trainer) meanLoss() (sum float64, err error) {
 // attempt runs the step with strategy s. When it fails, the model is that of
 // before.
 func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
+	if err := t.par.attempt(); err != nil {
+		return err
+	}
 	t.rt.SetSeed(t.Config.Seed*0x9e3779b97f4a7c15 + uint64(r.Step) + t.par.seed()) // so that dropout knows of no step before
+	t.recompute = s.Recompute
 	steps := t.opt.Steps
-	var short error // memory ran out on a rank, as all of them know
-	known := t.par == nil
 	err := t.rt.Try(func() {
 		defer t.par.join()
-		losses := t.gradients(s, batch)
-		if t.par != nil {
-			if short, known = t.par.outcome(nil), true; short != nil {
-				release(losses)
-				return
-			}
-		}
+		var losses []*tensor.Tensor
+		t.par.together(t.Strict, func() { losses = t.gradients(s, batch) })
 		t.rt.Range("optimizer", func() { t.update(r.Rate) })
 		for i, loss := range losses { // only now, since the host waits for them
 			if t.losses[i] = 0; loss != nil {
@@ -266,13 +264,6 @@ func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
 	})
 	nn.ZeroGrad(t.model)
 	t.par.zeroGrad()
-	if !known && !t.Strict && errors.Is(err, device.ErrOutOfMemory) {
-		if short = err; t.par.pay(err) == nil {
-			short, err = t.par.outcome(err), nil
-		}
-		nn.ZeroGrad(t.model)
-		t.par.zeroGrad()
-	}
 	t.outside.zeroGrad()
 	if err == nil {
 		err = errors.Join(t.rt.Sync(), t.outside.sync())
@@ -280,10 +271,8 @@ func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
 	if err != nil || t.mixed() && !finite(float64(t.norm[0])) {
 		t.opt.Steps = steps
 	}
-	if err = t.par.failure(err); err == nil {
-		err = short
-	}
-	if err != nil {
+	if err = t.par.failure(err); err != nil {
+		t.par.clear()
 		return errors.Join(err, t.restoreBuffers())
 	}
 	return nil
@@ -350,12 +339,12 @@ func (t *Trainer) gradients(s Strategy, batch []any) []*tensor.Tensor {
 func (t *Trainer) microBatch(batch []any, i int) (loss *tensor.Tensor) {
 	t.outside.begin(i, i == len(t.losses)-1)
 	t.par.reading("step", func() {
-		t.par.begin(i == len(t.losses)-1)
+		t.par.begin(0, i == len(t.losses)-1)
 		in := t.upload(batch, i, t.Config.Batch/len(t.losses), nil)
 		loss = t.forward(t.model, in)
 		loss.Backward(t.weight(i))
 		release(in) // only now: recompute in backward needs some of them again
-		t.par.end()
+		t.par.end(0)
 	})
 	return loss
 }
@@ -376,7 +365,7 @@ func (t *Trainer) divide(batch []any, micros int) {
 		t.counted += t.counts[i]
 	}
 	t.counted = max(t.counted, 1)
-	t.par.expect(micros)
+	t.par.expect()
 }
 
 // weight is what the i-th micro-batch's gradients are multiplied with.
@@ -390,6 +379,7 @@ func (t *Trainer) Record(begun func(op int), batch ...any) (r *tensor.Record, er
 	if err := t.check(batch); err != nil {
 		return nil, err
 	}
+	t.recompute = t.Strategy.Recompute
 	t.divide(batch, t.Config.Batch/t.Strategy.MicroBatch)
 	micros := len(t.counts)
 	for i, b := range t.buffers() {

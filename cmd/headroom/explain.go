@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
@@ -24,26 +23,35 @@ func explainCommand() *cobra.Command {
 	var e explainer
 	e.failOn = verdictsToFailOn()
 	cmd := &cobra.Command{
-		Use:   "explain FILE|TEXT|-",
+		Use:   "explain FILE…|FOLDER|TEXT|-",
 		Short: "Say why memory ran out, from an error text or a memory snapshot",
 		Long: `Explain reads an out-of-memory error (the text itself, a file with it, or
 standard input for -) or a memory snapshot of PyTorch or Headroom (a pickle, plain
 or compressed; nothing in it is executed), and says what the verdict is, with its
-arithmetic, what would help and what would not.`,
+arithmetic, what would help and what would not.
+
+Of several snapshots, or a folder of them, it explains the ranks of a job together: a
+table of them, in what they differ, which of them ran out, why that one, and what
+would have evened it out. The files of a folder are taken in the order of the numbers
+in their names.`,
 		Example: `  headroom explain snapshot.pickle
   headroom explain 'CUDA out of memory. Tried to allocate 2.00 GiB. ...'
-  python train.py 2>&1 | headroom explain -`,
+  python train.py 2>&1 | headroom explain -
+  headroom explain rank0.pickle rank1.pickle rank2.pickle rank3.pickle`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("explain needs a file, a text, or - for standard input")
-			}
-			if len(args) > 1 && isFile(args[0]) && isFile(args[1]) {
-				return usagef("explain takes one file, and these are %d; headroom diff compares two", len(args))
 			}
 			return nil
 		},
 		RunE: promptly(func(cmd *cobra.Command, args []string) error {
 			e.stdin, e.stderr = cmd.InOrStdin(), cmd.ErrOrStderr()
+			if ranks, err := ranksIn(args); err != nil || ranks != nil {
+				if err != nil {
+					return err
+				}
+				return e.explainJob(cmd.OutOrStdout(), ranks)
+			}
 			r, err := e.explain(args)
 			if err != nil {
 				return err
@@ -70,11 +78,6 @@ func verdictsToFailOn() failOn {
 		}
 	}
 	return f
-}
-
-func isFile(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 // explainer is the command's flags and streams.
@@ -195,8 +198,13 @@ func (e *explainer) reportOn(w io.Writer, r *inspect.Report) error {
 		e.gpu.say(p, "")
 		err = writeReport(p, r)
 	}
-	if err == nil && e.failOn.names(string(r.Verdict)) {
-		err = fmt.Errorf("the verdict is %s, which --fail-on names", r.Verdict)
+	return e.failing(r.Verdict, err)
+}
+
+// failing is err or, without one, that --fail-on names the verdict.
+func (e *explainer) failing(v inspect.Verdict, err error) error {
+	if err == nil && e.failOn.names(string(v)) {
+		err = fmt.Errorf("the verdict is %s, which --fail-on names", v)
 	}
 	return err
 }

@@ -232,6 +232,12 @@ func testStickyError(b *bench) {
 		if err := s.Close(); err == nil {
 			b.Fatal("Close of a stream hides its error")
 		}
+		s = b.mustStream()
+		s.Launch(&device.Launch{Kernel: bad})
+		s.Clear()
+		b.write(s, p, pattern(512, 3))
+		b.expect(healthy, p, pattern(512, 3))
+		b.must(s.Close())
 	}
 }
 

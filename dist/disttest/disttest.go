@@ -3,6 +3,7 @@ package disttest
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -27,7 +28,7 @@ func Run(t *testing.T, e Engine) {
 		test func(*testing.T, Engine)
 	}{
 		{"collectives", testCollectives}, {"same bits", testSameBits}, {"halves", testHalves}, {"exchange", testExchange}, {"order", testOrder},
-		{"mesh", testMesh}, {"misuse", testMisuse}, {"fail", testFail}, {"absent", testAbsent}, {"late", testLate}, {"many", testMany},
+		{"abandon", testAbandon}, {"abandon early", testAbandonEarly}, {"mesh", testMesh}, {"misuse", testMisuse}, {"fail", testFail}, {"absent", testAbsent}, {"late", testLate}, {"many", testMany},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, e) })
 	}
@@ -516,6 +517,108 @@ func testFail(t *testing.T, e Engine) {
 		r.fails("rank 2: no more paper")
 		if r.Barrier() == nil {
 			t.Errorf("rank %d: a barrier after the failure gives no error", r.Rank())
+		}
+		r.free(b)
+	})
+}
+
+// testAbandon lets each rank in turn abandon attempts at several places, while the
+// others compute on, on two streams, and messages of which networks hold only a part
+// are on their way: all are told who did, and in the next attempt sums are right.
+func testAbandon(t *testing.T, e Engine) {
+	const size, n, rounds = 3, 60_000, 4
+	spawn(t, e, size, dist.Options{}, true, func(r *rank) {
+		ring, err := r.Sub("reversed", 2, 1, 0)
+		other, errStream := r.dev.NewStream()
+		if err := errors.Join(err, errStream); err != nil {
+			t.Error(err)
+			return
+		}
+		a, b := r.buf(device.Float32, n), r.buf(device.Float32, n)
+		for victim := range size {
+			for place := range rounds {
+				if err := r.Attempt(); err != nil {
+					t.Errorf("rank %d: %v", r.Rank(), err)
+				}
+				for round := range rounds {
+					if r.Rank() == victim && round == place {
+						r.Abandon(fmt.Errorf("no more paper in round %d", round))
+					}
+					r.AllReduce(r.stream, dist.Sum, a)
+					ring.AllReduce(other, dist.Sum, b)
+				}
+				var failure *dist.Error
+				if err := errors.Join(r.stream.Sync(), other.Sync(), r.Barrier()); !errors.As(err, &failure) || !failure.Abandoned || failure.Rank != victim ||
+					r.Err() == nil || !strings.Contains(r.Err().Error(), fmt.Sprintf("rank %d: no more paper in round %d", victim, place)) {
+					t.Errorf("rank %d: the error of an attempt that rank %d abandoned is %v, the group's %v", r.Rank(), victim, err, r.Err())
+				}
+				r.stream.Clear()
+				other.Clear()
+				if r.Rank() == place%size {
+					time.Sleep(time.Millisecond)
+				}
+				if err := errors.Join(r.Attempt(), r.Err()); err != nil {
+					t.Errorf("rank %d: %v", r.Rank(), err)
+				}
+				for _, x := range []dist.Buf{a, b} {
+					set(x, func(i int) int { return value(r.Rank(), 0, i) })
+				}
+				r.AllReduce(r.stream, dist.Sum, a)
+				ring.AllReduce(other, dist.Sum, b)
+				r.sync()
+				if err := errors.Join(other.Sync(), r.Barrier()); err != nil {
+					t.Errorf("rank %d: %v", r.Rank(), err)
+				}
+				r.compare("sum after an abandoned attempt", []dist.Buf{a, b}, func(_, i int) int { return value(0, 0, i) + value(1, 0, i) + value(2, 0, i) })
+			}
+		}
+		r.free(a, b)
+		if err := other.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// testAbandonEarly lets one rank abandon two attempts at once while the others are
+// still in the one before: that one comes to its end, with the messages that the rank
+// sent in it, and the two are over when the others come to them.
+func testAbandonEarly(t *testing.T, e Engine) {
+	const size, n = 3, 1000
+	spawn(t, e, size, dist.Options{}, true, func(r *rank) {
+		b := r.buf(device.Int32, n)
+		begin := func(abandoned bool) {
+			r.stream.Clear()
+			if err := r.Attempt(); err != nil {
+				t.Errorf("rank %d: %v", r.Rank(), err)
+			}
+			if r.Rank() == 1 && abandoned {
+				r.Abandon(errors.New("no more paper"))
+			}
+			set(b, func(int) int { return 1 << r.Rank() })
+		}
+		for range 3 {
+			begin(false)
+			if err := r.Barrier(); err != nil {
+				t.Errorf("rank %d: %v", r.Rank(), err)
+			}
+			if r.Rank() == 1 {
+				dist.Send(r, r.stream, 0, b)
+				dist.Send(r, r.stream, 2, b)
+			} else {
+				time.Sleep(10 * time.Millisecond) // on a network rank 1 is two attempts further by then
+				dist.Receive(r, r.stream, 1, b)
+			}
+			r.sync()
+			r.compare("the end of an attempt", []dist.Buf{b}, func(int, int) int { return 2 })
+			for range 2 {
+				begin(true)
+				r.AllReduce(r.stream, dist.Sum, b)
+				r.fails("rank 1: no more paper")
+			}
+			begin(false)
+			r.AllReduce(r.stream, dist.Sum, b)
+			r.sync()
+			r.compare("sum after abandoned attempts", []dist.Buf{b}, func(int, int) int { return 7 })
 		}
 		r.free(b)
 	})

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/headroom-go/headroom/inspect"
+	"github.com/headroom-go/headroom/internal/size"
+)
+
+// ranksIn gives the files of a job's ranks: several that are named, or those of a
+// folder. Nil where the arguments are something else, such as the words of a text.
+func ranksIn(args []string) ([]string, error) {
+	info, err := os.Stat(args[0])
+	switch {
+	case err != nil:
+		return nil, nil
+	case info.IsDir() && len(args) == 1:
+		return filesIn(args[0])
+	case info.IsDir():
+		return nil, usagef("explain takes one folder or several files")
+	case len(args) == 1:
+		return nil, nil
+	}
+	if _, err := os.Stat(args[1]); err != nil {
+		return nil, nil
+	}
+	return args, nil
+}
+
+// filesIn gives the snapshots in a folder, by their names, in the order of their
+// numbers.
+func filesIn(folder string) ([]string, error) {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, e := range entries {
+		if name := e.Name(); e.Type().IsRegular() && (strings.Contains(name, ".pickle") || strings.Contains(name, ".pkl")) {
+			files = append(files, filepath.Join(folder, e.Name()))
+		}
+	}
+	if len(files) < 2 {
+		return nil, fmt.Errorf("the folder %s holds %d snapshots (files with .pickle or .pkl in their names): the ranks of a job are two or more", folder, len(files))
+	}
+	slices.SortFunc(files, byNumbers)
+	return files, nil
+}
+
+// byNumbers orders names by the numbers in them, so that rank10 comes after rank9.
+func byNumbers(a, b string) int {
+	digits := regexp.MustCompile(`[0-9]+`)
+	numbers := func(name string) (all []int) {
+		for _, d := range digits.FindAllString(filepath.Base(name), -1) {
+			n, _ := strconv.Atoi(d)
+			all = append(all, n)
+		}
+		return all
+	}
+	return cmp.Or(slices.Compare(numbers(a), numbers(b)), cmp.Compare(a, b))
+}
+
+// explainJob explains the ranks of a job together.
+func (e *explainer) explainJob(w io.Writer, files []string) error {
+	if e.exports != (exports{}) {
+		return usagef("--pprof, --perfetto and --svg are of one snapshot, and these are %d", len(files))
+	}
+	var ranks []inspect.Member
+	for _, path := range files {
+		s, err := readSnapshot(path, e.stdin, e.stderr)
+		if err != nil {
+			return err
+		}
+		h, err := e.gpu.choose(s)
+		if err != nil {
+			return naming(path, err)
+		}
+		ranks = append(ranks, inspect.Member{Name: nameOf(path), History: h})
+	}
+	r := inspect.ExplainJob(ranks)
+	if e.json {
+		return e.failing(r.Verdict, json.NewEncoder(w).Encode(r))
+	}
+	return e.failing(r.Verdict, writeJob(newPage(w), r))
+}
+
+// writeJob prints a job's report for people.
+func writeJob(p *page, r *inspect.JobReport) error {
+	s := bad
+	if r.Verdict == inspect.Healthy {
+		s = good
+	}
+	p.line(s, "%s  %s", r.Verdict, r.Summary)
+	p.title(fmt.Sprintf("ranks (the most that is live on one is %.2f times the mean)", r.Imbalance))
+	rows := [][]string{{"", "rank", "live", "reserved", "free of it", "verdict", "", ""}}
+	for i, k := range r.Ranks {
+		mark := ""
+		if k.RanOut {
+			mark = "ran out"
+		}
+		rows = append(rows, []string{"", fmt.Sprint(i), size.Format(k.LiveBytes), size.Format(k.ReservedBytes), size.Format(k.CachedBytes), string(k.Verdict), mark, k.Name})
+	}
+	p.table("lrrrrlll", rows...)
+	writeSpreads(p, "what differs, by purpose", r.Purposes)
+	writeSpreads(p, "what differs, by call site", r.Sites)
+	writeList(p, "what to do", r.Actions)
+	p.line(plain, "")
+	return p.err
+}
+
+// writeSpreads shows between what ranks the largest differences are.
+func writeSpreads(p *page, title string, all []inspect.Spread) {
+	const most = 6
+	if len(all) == 0 {
+		return
+	}
+	p.title(title)
+	rows := [][]string{{"", "least", "rank", "most", "rank", ""}}
+	for _, s := range all[:min(len(all), most)] {
+		least, top := slices.Index(s.Bytes, slices.Min(s.Bytes)), slices.Index(s.Bytes, slices.Max(s.Bytes))
+		rows = append(rows, []string{"", size.Format(s.Bytes[least]), fmt.Sprint(least), size.Format(s.Bytes[top]), fmt.Sprint(top),
+			fmt.Sprintf("%s, %d to %d blocks", s.What, slices.Min(s.Counts), slices.Max(s.Counts))})
+	}
+	p.table("lrrrrw", rows...)
+}
