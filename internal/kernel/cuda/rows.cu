@@ -491,6 +491,7 @@ struct Over {
 			loss += smoothing * (known - blockSum(sum, room) / cols);
 		}
 		if (threadX() == 0) at<float>(l.ptr[5])[1 + row] = wrong ? notANumber : target < 0 ? 0 : loss;
+		barrier(); // all have read the logits, whose place the gradient takes
 	}
 
 	// scale is what the row's gradient is multiplied by.
