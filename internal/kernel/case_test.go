@@ -186,10 +186,10 @@ func seeded(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// trials is a number of random trials: n, or fewer where the race detector
-// makes each of them slow.
+// trials is a number of random trials: n, or fewer where the race detector or an
+// emulated GPU makes each of them slow.
 func trials(n int) int {
-	if invariant.Slow {
+	if invariant.Slow || openGPU().emulated() {
 		return n / 8
 	}
 	return n

@@ -1,10 +1,6 @@
 package kernel
 
-import (
-	"fmt"
-
-	"github.com/headroom-go/headroom/device"
-)
+import "github.com/headroom-go/headroom/device"
 
 // cudaConv computes a part of a convolution by cuDNN, or where that can't by a
 // function with a thread for each element of operand i, or for the weight,
@@ -98,23 +94,16 @@ func cudaPool(function string, elements bool) cudaFunc {
 	}
 }
 
-// widest is the greatest size of a window, down or across.
-func (p *Pool) widest(side int) int {
-	if p.Kernel[side] != 0 {
-		return p.Kernel[side]
-	}
-	return blocks([2]int{p.H, p.W}[side], [2]int{p.OH, p.OW}[side]) + 1
-}
-
 // cudaMaxPoolGrad finds the greatest elements first, of as many planes at a
 // time as the workspace has room for, and then lets each element of X look for
-// itself.
+// itself. A plane with too many windows goes without.
 func cudaMaxPoolGrad(l *device.Launch, q *device.CUDAQueue) {
 	p := loadPool(l)
 	x, y := p.planes()
-	each := q.WorkspaceBytes() / 2 / y
-	if area := p.widest(0) * p.widest(1); area > 1<<16 || each == 0 {
-		panic(fmt.Sprintf("kernel.MaxPoolGrad: %d windows of %d elements in a plane; CUDA devices take up to %d, of up to %d", y, area, q.WorkspaceBytes()/2, 1<<16))
+	each := q.WorkspaceBytes() / 4 / y
+	if each == 0 {
+		q.Run(imageCode, "max_pool_grad", spread(p.Planes*x), l)
+		return
 	}
 	part := *l
 	part.Ptr[3] = q.Workspace(q.WorkspaceBytes())

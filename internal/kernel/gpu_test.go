@@ -40,6 +40,9 @@ var openGPU = sync.OnceValue(func() *gpu {
 	return g
 })
 
+// emulated says whether the GPU is that of cuda/emulate.
+func (g *gpu) emulated() bool { return g != nil && g.err == nil && g.Info().Model == "emulated" }
+
 // elsewhere is a stream that takes addresses of Go memory to the GPU's.
 type elsewhere struct {
 	device.Stream

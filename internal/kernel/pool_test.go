@@ -97,6 +97,18 @@ func TestPools(t *testing.T) {
 	}
 }
 
+// TestMaxPoolOfLargeWindow has more elements in a window than 16 bits can count.
+func TestMaxPoolOfLargeWindow(t *testing.T) {
+	const h, w, greatest = 257, 259, 66000
+	c := &testCase{t: t}
+	values := make([]float32, h*w)
+	values[greatest] = 1
+	x, dy, dx := c.input(values), c.input([]float32{3}), c.output(h*w)
+	p := Pool{Planes: 1, H: h, W: w, OH: 1, OW: 1, X: x.ptr()}
+	c.run(func(s device.Stream) { MaxPoolGrad(s, p, dx.ptr(), dy.ptr(), false) })
+	c.equal("dx", dx, 0, func(i int) float64 { return float64(3 * flag(i == greatest)) })
+}
+
 // TestMaxPoolTies: of equal elements the first is taken, and NaN is the greatest.
 func TestMaxPoolTies(t *testing.T) {
 	c := &testCase{t: t}

@@ -10,7 +10,7 @@ import (
 
 // shapes gives rows and columns at which the code for rows changes its ways.
 func shapes(r *rand.Rand) [][2]int {
-	s := [][2]int{{0, 3}, {1, 1}, {3, 1}, {5, 8}, {2, 16}, {7, 17}, {9, 64}, {3, 2 * pieceLen}, {2, pieceLen + 3}, {700, 31}, {300, 130}}
+	s := [][2]int{{0, 3}, {1, 1}, {3, 1}, {5, 8}, {2, 16}, {7, 17}, {9, 64}, {3, 2 * pieceLen}, {2, pieceLen + 3}, {trials(700), 31}, {trials(300), 130}}
 	for range 4 {
 		s = append(s, [2]int{1 + r.IntN(60), 1 + r.IntN(200)})
 	}

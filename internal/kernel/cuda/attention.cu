@@ -133,7 +133,7 @@ UNROLL
 }
 
 template <class S> DEV void forward(const Launch &l) {
-	extern SHARED __attribute__((aligned(16))) float room[];
+	SHARED_OF_LAUNCH(float, room);
 	float *q = room, *kv = q + S::B * S::LD, *p = kv + S::B * S::LD;
 	int tx = threadX() % 16, ty = threadX() / 16, d = (int)l.n[4], first = blockX() * S::B;
 	float scale = l.f[0];
@@ -208,7 +208,7 @@ DEV float probability(float score, float scale, float lse, bool seen) {
 
 // gradQ: a block of queries goes over the keys.
 template <class S> DEV void gradQ(const Launch &l) {
-	extern SHARED __attribute__((aligned(16))) float room[];
+	SHARED_OF_LAUNCH(float, room);
 	float *q = room, *dout = q + S::B * S::LD, *k = dout + S::B * S::LD, *v = k + S::B * S::LD, *p = v + S::B * S::LD;
 	int tx = threadX() % 16, ty = threadX() / 16, d = (int)l.n[4], first = blockX() * S::B;
 	Sight see(l);
@@ -249,7 +249,7 @@ UNROLL
 
 // gradKV: a block of keys goes over the queries. Scores are transposed here.
 template <class S> DEV void gradKV(const Launch &l) {
-	extern SHARED __attribute__((aligned(16))) float room[];
+	SHARED_OF_LAUNCH(float, room);
 	float *k = room, *v = k + S::B * S::LD, *q = v + S::B * S::LD, *dout = q + S::B * S::LD, *p = dout + S::B * S::LD;
 	int tx = threadX() % 16, ty = threadX() / 16, d = (int)l.n[4], first = blockX() * S::B;
 	Sight see(l);

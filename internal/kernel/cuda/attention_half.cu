@@ -23,53 +23,30 @@ template <bool BF_, int D_, int N_> struct Shape {
 	static const int D = D_, N = N_, LD = D + 8, M = 64;
 };
 
-DEV u32 sharedAddress(const void *p) { return (u32)(u64)(const __attribute__((address_space(3))) void *)p; }
-
-// copyRow16 starts a copy of 16 bytes to shared memory, or of zeros.
-DEV void startCopy(void *to, u64 from, bool there) {
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(sharedAddress(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
-}
-DEV void endCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
 // loadA gives the A at row r and column k of a tile.
 template <class S> DEV void loadA(u32 (&a)[4], const u16 *tile, int r, int k) {
 	int lane = threadX() % 32;
-	const u16 *p = tile + (r + lane % 16) * S::LD + k + lane / 16 * 8;
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(sharedAddress(p)) : "memory");
+	loadMatrices(a, tile + (r + lane % 16) * S::LD + k + lane / 16 * 8);
 }
 
 // loadB gives two B, of columns n and n + 8, from a tile whose rows are columns
 // of B; loadBT from one whose rows are rows of B.
 template <class S> DEV void loadB(u32 (&b)[4], const u16 *tile, int n, int k) {
 	int lane = threadX() % 32;
-	const u16 *p = tile + (n + lane % 8 + lane / 16 * 8) * S::LD + k + lane / 8 % 2 * 8;
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3]) : "r"(sharedAddress(p)) : "memory");
+	loadMatrices(b, tile + (n + lane % 8 + lane / 16 * 8) * S::LD + k + lane / 8 % 2 * 8);
 }
 template <class S> DEV void loadBT(u32 (&b)[4], const u16 *tile, int n, int k) {
 	int lane = threadX() % 32;
-	const u16 *p = tile + (k + lane % 16) * S::LD + n + lane / 16 * 8;
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3]) : "r"(sharedAddress(p)) : "memory");
+	loadTransposed(b, tile + (k + lane % 16) * S::LD + n + lane / 16 * 8);
 }
 
 // multiply adds a·b to c.
 template <class S> DEV void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-	if (S::BF)
-		asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-			: "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-	else
-		asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-			: "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+	S::BF ? multiplyBF16(c, a, b0, b1) : multiplyF16(c, a, b0, b1);
 }
 
 // pair rounds two numbers, the first to the lower half.
-template <class S> DEV u32 pair(float x, float y) {
-	u32 p;
-	if (S::BF)
-		asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(p) : "f"(y), "f"(x));
-	else
-		asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(p) : "f"(y), "f"(x));
-	return p;
-}
+template <class S> DEV u32 pair(float x, float y) { return S::BF ? pairBF16(x, y) : pairF16(x, y); }
 
 // across: c = rows r … r+15 of a, times the N rows of b, transposed.
 template <class S> DEV void across(float (&c)[S::N / 8][4], const u16 *a, int r, const u16 *b) {
@@ -166,7 +143,7 @@ UNROLL
 const float log2e = 1.44269504f;
 
 template <class S> DEV void forward(const Launch &l) {
-	extern SHARED __attribute__((aligned(16))) u16 tiles[];
+	SHARED_OF_LAUNCH(u16, tiles);
 	u16 *q = tiles, *k = q + S::M * S::LD, *v = k + S::N * S::LD;
 	int lane = threadX() % 32, warp = threadX() / 32, d = (int)l.n[4], first = (gridLen() - 1 - blockX()) * S::M;
 	float scale = l.f[0] * log2e;
@@ -235,7 +212,7 @@ DEV float finite(float lse) { return lse < -greatest ? 0 : lse * log2e; }
 
 // gradQ: a block of queries goes over the keys.
 template <class S> DEV void gradQ(const Launch &l) {
-	extern SHARED __attribute__((aligned(16))) u16 tiles[];
+	SHARED_OF_LAUNCH(u16, tiles);
 	u16 *q = tiles, *dout = q + S::M * S::LD, *k = dout + S::M * S::LD, *v = k + S::N * S::LD;
 	int lane = threadX() % 32, warp = threadX() / 32, d = (int)l.n[4], first = (gridLen() - 1 - blockX()) * S::M;
 	float scale = l.f[0] * log2e;
@@ -274,7 +251,7 @@ UNROLL
 
 // gradKV: a block of keys goes over the queries. Scores are transposed here.
 template <class S> DEV void gradKV(const Launch &l) {
-	extern SHARED __attribute__((aligned(16))) u16 tiles[];
+	SHARED_OF_LAUNCH(u16, tiles);
 	SHARED float lses[S::N], deltas[S::N];
 	u16 *k = tiles, *v = k + S::M * S::LD, *q = v + S::M * S::LD, *dout = q + S::N * S::LD;
 	int lane = threadX() % 32, warp = threadX() / 32, d = (int)l.n[4], first = blockX() * S::M;

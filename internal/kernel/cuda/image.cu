@@ -181,7 +181,6 @@ struct Side {
 		int end = kernel ? o * stride - pad + kernel : (int)(((i64)(o + 1) * size + windows - 1) / windows);
 		return end > size ? size : end;
 	}
-	DEV int wide(int o) const { return hi(o) - lo(o); }
 	DEV int count(int o) const {
 		if (!kernel) return hi(o) - lo(o);
 		int first = o * stride - pad, end = first + kernel;
@@ -265,22 +264,24 @@ template <class F> DEV void gather(const Launch &l, const Array &dx, const Array
 }
 
 // max_pool_places finds the places of the greatest elements of all windows,
-// counted from the window's first, for the gradient: ptr[3] has two bytes for each.
+// in the plane, for the gradient: ptr[3] has four bytes for each.
 KERNEL(256) max_pool_places(Launch l) {
 	Side down(l, 0), across(l, 1);
 	Array x(l, 0);
 	every<1>(l.n[0] * down.windows * across.windows * l.n[12], false, [&]<int K>(i64 i) {
 		Place p(l, i, down.windows, across.windows);
-		int place = greatestOf(x, p, down, across, p.h, p.w);
-		at<u16>(l.ptr[3])[i] = (u16)((place / across.size - down.lo(p.h)) * across.wide(p.w) + place % across.size - across.lo(p.w));
+		at<int>(l.ptr[3])[i] = greatestOf(x, p, down, across, p.h, p.w);
 	});
 }
 
+// max_pool_grad looks for them itself where ptr[3] is 0.
 KERNEL(256) max_pool_grad(Launch l) {
 	Side down(l, 0), across(l, 1);
+	Array x(l, 0);
 	gather(l, Array(l, 1), Array(l, 2), [&](const Place &p, int oy, int ox, float g) {
 		i64 window = ((p.number * down.windows + oy) * across.windows + ox) * p.channels + p.channel;
-		return at<u16>(l.ptr[3])[window] == (p.h - down.lo(oy)) * across.wide(ox) + p.w - across.lo(ox) ? g : 0;
+		int place = l.ptr[3] ? at<int>(l.ptr[3])[window] : greatestOf(x, p, down, across, oy, ox);
+		return place == p.h * across.size + p.w ? g : 0;
 	});
 }
 

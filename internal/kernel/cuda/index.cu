@@ -45,7 +45,7 @@ KERNEL(256) embedding_links(Launch l) {
 		i64 mine = start + 4 * lane;
 		int found = equals(index, mine, n, row);
 		if (mine <= i) found &= ~((2 << (i - mine)) - 1); // after i
-		u32 votes = __nvvm_vote_ballot_sync(~0u, found != 0);
+		u32 votes = ballot(found != 0);
 		if (!votes) continue;
 		if (lane == __builtin_ctz(votes)) {
 			at<char>(l.ptr[3])[i] = 1;
@@ -76,10 +76,10 @@ KERNEL(256) embedding_grad(Launch l) {
 	}
 	for (i64 start = first & ~3ll; start < n; start += 1024) {
 		int found = equals(index, start + 4 * threadX(), n, row);
-		if (!__nvvm_bar0_or(found)) continue;
+		if (!anyOf(found)) continue;
 		int place = 0, count = 0;
 	UNROLL
-		for (int k = 0; k < 4; k++) place += __builtin_popcount(__nvvm_vote_ballot_sync(~0u, found >> k & 1) & ((1u << lane) - 1));
+		for (int k = 0; k < 4; k++) place += __builtin_popcount(ballot(found >> k & 1) & ((1u << lane) - 1));
 		if (lane == 31) warpHits[warp] = place + __builtin_popcount(found);
 		barrier();
 		for (int w = 0; w < 8; w++) {

@@ -1,5 +1,5 @@
-// What all kernels share: CUDA's words, which come from no header of CUDA's,
-// the parameter, packs of elements, sums over warps and blocks, and functions.
+// What all kernels share: CUDA's words, which come from no header of CUDA's
+// (machine.cuh), the parameter, packs of elements, sums over warps and blocks, and functions.
 //
 // Every kernel takes a Launch: the arguments of device.Launch as Go lays them
 // out (device.cudaParams). Its comment says what they are, by the host's
@@ -10,11 +10,6 @@
 // Results depend on the arguments alone: no kernel adds with atomics, and
 // grids follow from shapes.
 #pragma once
-
-#define DEV __attribute__((device, always_inline)) inline
-#define KERNEL(threads) extern "C" __attribute__((global, launch_bounds(threads))) void
-#define UNROLL _Pragma("unroll")
-#define SHARED __attribute__((shared))
 
 typedef long long i64;
 typedef unsigned long long u64;
@@ -27,16 +22,11 @@ struct Launch {
 	unsigned char type[12];
 };
 
-// at is a place in the device's memory. Saying which memory gives faster loads.
-template <class T> DEV T *at(u64 address) { return (T *)(__attribute__((address_space(1))) T *)address; }
-
-DEV int threadX() { return __nvvm_read_ptx_sreg_tid_x(); }
-DEV int blockX() { return __nvvm_read_ptx_sreg_ctaid_x(); }
-DEV int blockY() { return __nvvm_read_ptx_sreg_ctaid_y(); }
-DEV int blockZ() { return __nvvm_read_ptx_sreg_ctaid_z(); }
-DEV int blockLen() { return __nvvm_read_ptx_sreg_ntid_x(); }
-DEV int gridLen() { return __nvvm_read_ptx_sreg_nctaid_x(); }
-DEV void barrier() { __syncthreads(); }
+#ifdef EMULATED
+#include "emulate/machine.h"
+#else
+#include "machine.cuh"
+#endif
 
 // The thread's number in the grid, and their number.
 DEV i64 globalThread() { return (i64)blockX() * blockLen() + threadX(); }
@@ -72,8 +62,7 @@ template <int W> DEV Pack<u16, W> packBF16(const Pack<float, W> &x) {
 	if (W > 1) {
 	UNROLL
 		for (int k = 0; k < W; k += 2) {
-			u32 two;
-			asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(x.v[k + 1]), "f"(x.v[k]));
+			u32 two = pairBF16(x.v[k], x.v[k + 1]);
 			h.v[k] = (u16)two, h.v[k + 1] = two >> 16;
 		}
 		return h;
@@ -162,8 +151,6 @@ const float infinity = __builtin_inff();
 const float notANumber = __builtin_nanf("");
 const float greatest = 3.40282347e+38f;
 
-DEV float shuffle(float x, int lane) { return __nvvm_shfl_sync_bfly_f32(~0u, x, lane, 31); }
-
 // Sums and maxima over the lanes of a warp, or over groups of `lanes` of them.
 template <int lanes = 32> DEV float warpSum(float x) {
 	for (int i = lanes / 2; i > 0; i /= 2) x += shuffle(x, i);
@@ -189,13 +176,7 @@ DEV float blockSum(float x, float *room) {
 	return sum;
 }
 
-DEV float exp2Of(float x) {
-	float y;
-	asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
 DEV float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-DEV float rootOf(float x) { return __nvvm_sqrt_rn_f(x); }
 DEV float absOf(float x) { return __builtin_fabsf(x); }
 
 // expOf is eˣ to about two ulps: 2 to the power of x·log₂e, and what that
@@ -245,13 +226,6 @@ DEV float tanhOf(float x) {
 	return fma(p * z, x, x); // NaN goes this way
 }
 
-// inverseOf is 1/x to about an ulp.
-DEV float inverseOf(float x) {
-	float y;
-	asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
-
 DEV float sigmoidOf(float x) { return inverseOf(1 + expOf(-x)); }
 
 // Sigmoid is 1/(1 + e⁻ˣ) and what it lacks of 1, which near 1 a difference
@@ -299,5 +273,5 @@ struct Dropout {
 		z ^= z >> 31;
 		return i % 2 ? (u32)(z >> 32) : (u32)z;
 	}
-	__attribute__((device, noinline)) static u32 calledChosen(u64 seed, u64 i) { return chosen(seed, i); }
+	DEVCALL static u32 calledChosen(u64 seed, u64 i) { return chosen(seed, i); }
 };

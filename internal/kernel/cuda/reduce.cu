@@ -194,13 +194,13 @@ KERNEL(256) cum_sum(Launch l) {
 		double sum = i < cols ? x.get(where) : 0;
 		for (int step = 1; step < 32; step *= 2) {
 			u64 bits = __builtin_bit_cast(u64, sum);
-			u32 low = __nvvm_shfl_sync_up_i32(~0u, (int)bits, step, 0), high = __nvvm_shfl_sync_up_i32(~0u, (int)(bits >> 32), step, 0);
+			u32 low = shuffleUp((int)bits, step), high = shuffleUp((int)(bits >> 32), step);
 			double other = __builtin_bit_cast(double, (u64)high << 32 | low);
 			if (lane >= step) sum += other;
 		}
 		sum += before;
 		u64 bits = __builtin_bit_cast(u64, sum);
-		u32 low = __nvvm_shfl_sync_idx_i32(~0u, (int)bits, 31, 31), high = __nvvm_shfl_sync_idx_i32(~0u, (int)(bits >> 32), 31, 31);
+		u32 low = shuffleFrom((int)bits, 31), high = shuffleFrom((int)(bits >> 32), 31);
 		before = __builtin_bit_cast(double, (u64)high << 32 | low);
 		if (i < cols) y.put(where, (float)sum, l.n[3]);
 	}
@@ -226,7 +226,7 @@ KERNEL(256) top_k(Launch l) {
 			if (o > best && (o < last || j == 0)) best = o;
 		}
 		for (int i = 16; i > 0; i /= 2) {
-			u32 low = __nvvm_shfl_sync_bfly_i32(~0u, (int)best, i, 31), high = __nvvm_shfl_sync_bfly_i32(~0u, (int)(best >> 32), i, 31);
+			u32 low = shuffle((int)best, i), high = shuffle((int)(best >> 32), i);
 			u64 other = (u64)high << 32 | low;
 			if (other > best) best = other;
 		}

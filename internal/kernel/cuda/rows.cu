@@ -491,6 +491,7 @@ struct Over {
 			loss += smoothing * (known - blockSum(sum, room) / cols);
 		}
 		if (threadX() == 0) at<float>(l.ptr[5])[1 + row] = wrong ? notANumber : target < 0 ? 0 : loss;
+		barrier(); // all have read the logits, whose place the gradient takes
 	}
 
 	// scale is what the row's gradient is multiplied by.
@@ -549,7 +550,7 @@ template <class X> DEV Sums packSums(X x, i64 cols) {
 }
 
 // cross_entropy_packs is cross_entropy_over for bfloat16, of rows in packs.
-extern "C" __attribute__((global, launch_bounds(512, 3))) void cross_entropy_packs(Launch l) {
+KERNEL(512, 3) cross_entropy_packs(Launch l) {
 	Over o(l);
 	Typed<BF16> x = Array(l, 2).as<BF16>().from(o.row * o.stride);
 	Array logits(x.address, BF16);

@@ -1,0 +1,485 @@
+// A CUDA driver that computes on the processor: libcuda.so.1 with the functions
+// that internal/cuda calls, for one GPU of compute capability 9.0. Of the PTX
+// that it is given it takes the names of the kernels, which are in the library
+// as functions. It lends real memory, with addresses around that have none, and
+// refuses what a real driver would not forgive.
+//
+// Streams are queues that run as late as they may: when somebody waits for
+// them, or looks at their events. New memory is full of NaN. A kernel that
+// fails is the end of the context, as on a GPU; the text of the error says what
+// it did.
+#include "../launch.cuh"
+
+#include <deque>
+#include <dlfcn.h>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+namespace {
+
+enum {
+	invalidValue = 1, outOfMemory = 2, invalidContext = 201, invalidImage = 200, invalidHandle = 400, notFound = 500, notReady = 600,
+	illegalAddress = 700, tooLarge = 701
+};
+
+const u64 granule = 2 << 20, page = 4 << 10, gpuMemory = 16ull << 30, addresses = 1ull << 43;
+
+struct Stream {
+	std::deque<std::function<void()>> work;
+	u64 done = 0;
+
+	void add(std::function<void()> f) { work.push_back(std::move(f)); }
+	u64 end() const { return done + work.size(); }
+	// run runs the work up to number n.
+	void run(u64 n) {
+		while (done < n) {
+			auto f = std::move(work.front());
+			work.pop_front();
+			done++;
+			f();
+		}
+	}
+};
+
+// A Mark is where an event was recorded last.
+struct Mark {
+	std::shared_ptr<Stream> stream;
+	u64 number;
+	double seconds;
+};
+struct Event {
+	std::shared_ptr<Mark> mark;
+	bool timing;
+};
+
+struct Function {
+	std::string name;
+	void (*code)(Launch);
+	int threads, shared;
+};
+typedef std::map<std::string, int> Module; // the threads of a function's blocks at most
+
+struct Handle {
+	u64 offset, size; // in the file
+	int mappings = 0;
+	bool released = false;
+};
+struct Mapping {
+	u64 size;
+	std::shared_ptr<Handle> handle;
+};
+
+std::mutex mutex;
+std::string lost; // what went wrong; then all calls fail
+int retained;
+thread_local bool current;
+u64 used, nextAddress, nextHandle = 1, fileEnd;
+int file;
+std::map<u64, u64> allocations, ranges; // sizes by address
+std::map<u64, Mapping> mappings;
+std::map<u64, std::shared_ptr<Handle>> handles;
+std::multimap<u64, u64> freed; // places in the file, by size
+std::map<void *, u64> pinned;
+std::map<u64, std::shared_ptr<Stream>> streams;
+std::map<u64, Event> events;
+std::map<u64, Module> modules;
+std::map<u64, Function> functions;
+
+// A Call is entered with the driver for itself. code is why it can't be made.
+struct Call {
+	std::lock_guard<std::mutex> lock{mutex};
+	int code = !lost.empty() ? illegalAddress : !current || !retained ? invalidContext : 0;
+};
+#define CALL \
+	Call call; \
+	if (call.code) return call.code
+
+template <class M> auto find(M &m, u64 key) -> decltype(&m.begin()->second) {
+	auto it = m.find(key);
+	return it == m.end() ? nullptr : &it->second;
+}
+
+double now() {
+	timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+u64 roundUp(u64 n, u64 unit) { return (n + unit - 1) / unit * unit; }
+
+// take gives addresses that were never used, with a gap behind.
+u64 take(u64 size) {
+	u64 p = nextAddress, end = p + roundUp(size, granule) + granule;
+	if (size > gpuMemory * 64 || end > machine::memoryEnd) return 0;
+	nextAddress = end;
+	return p;
+}
+
+void clearRange(u64 p, u64 size) { mmap((void *)p, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0); }
+
+// run runs a kernel now.
+void run(const std::string &name, void (*code)(Launch), const Launch &l, const int *grid, int threads, int shared) {
+	if (!lost.empty()) return;
+	if (const char *failure = machine::run(code, l, grid, threads, shared)) lost = name + ": " + failure;
+}
+
+// copy queues a copy, as a kernel of one thread, so that bad addresses are found
+// like a kernel's. here and there say which places are the device's.
+template <bool here, bool there> int copy(u64 to, u64 from, u64 n, u64 stream) {
+	auto s = find(streams, stream);
+	if (!s) return invalidHandle;
+	Launch l = {};
+	l.ptr[0] = to, l.ptr[1] = from, l.n[0] = (i64)n;
+	(*s)->add([=] {
+		const int one[3] = {1, 1, 1};
+		run("copy", [](Launch l) { memcpy(here ? at<char>(l.ptr[0]) : (char *)l.ptr[0], there ? at<char>(l.ptr[1]) : (char *)l.ptr[1], l.n[0]); }, l, one, 1, 0);
+	});
+	return 0;
+}
+
+void runAll() {
+	for (auto &s : streams) s.second->run(s.second->end());
+}
+
+// code is the result of a call that has waited for work.
+int code() { return lost.empty() ? 0 : illegalAddress; }
+
+// kernel finds a kernel in this library.
+void (*kernel(const char *name))(Launch) {
+	static void *self = [] {
+		Dl_info info;
+		dladdr((void *)code, &info);
+		return dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+	}();
+	return (void (*)(Launch))dlsym(self, name);
+}
+
+// parse finds the functions of a module, and the threads that they are made for.
+Module parse(const std::string &ptx) {
+	const std::string entry = ".visible .entry ", bound = ".maxntid ";
+	Module m;
+	for (size_t i = ptx.find(entry); i != std::string::npos; i = ptx.find(entry, i)) {
+		i += entry.size();
+		m[ptx.substr(i, ptx.find('(', i) - i)] = std::stoi(ptx.substr(ptx.find(bound, i) + bound.size(), 10));
+	}
+	return m;
+}
+
+template <class M, class V> u64 keep(M &m, V value) {
+	m[++nextHandle] = std::move(value);
+	return nextHandle;
+}
+
+void drop(const std::shared_ptr<Handle> &h) {
+	if (!h->released || h->mappings) return;
+	freed.insert({h->size, h->offset});
+	used -= h->size;
+}
+
+}
+
+#define API extern "C" int
+
+API cuInit(unsigned) { return 0; }
+API cuDriverGetVersion(int *v) { return *v = 13000, 0; }
+API cuGetErrorName(int code, const char **s) {
+	static const std::map<int, const char *> names = {{invalidValue, "CUDA_ERROR_INVALID_VALUE"}, {outOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
+		{invalidContext, "CUDA_ERROR_INVALID_CONTEXT"}, {invalidImage, "CUDA_ERROR_INVALID_IMAGE"}, {invalidHandle, "CUDA_ERROR_INVALID_HANDLE"},
+		{notFound, "CUDA_ERROR_NOT_FOUND"}, {notReady, "CUDA_ERROR_NOT_READY"}, {illegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+		{tooLarge, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"}};
+	auto it = names.find(code);
+	return it == names.end() ? invalidValue : (*s = it->second, 0);
+}
+API cuGetErrorString(int code, const char **s) {
+	std::lock_guard<std::mutex> lock(mutex);
+	return *s = code == illegalAddress ? lost.c_str() : "the emulated driver refuses it", 0;
+}
+API cuDeviceGetCount(int *n) { return *n = 1, 0; }
+API cuDeviceGet(int *d, int i) { return *d = i, i ? 101 : 0; }
+API cuDeviceGetName(char *s, int n, int) { return strncpy(s, "emulated", n), 0; }
+API cuDeviceGetPCIBusId(char *s, int n, int) { return strncpy(s, "0000:00:00.0", n), 0; }
+API cuDeviceGetAttribute(int *v, int attribute, int) {
+	static const std::map<int, int> values = {{16, 1}, {75, 9}, {76, 0}, {97, 227 << 10}, {102, 1}};
+	auto it = values.find(attribute);
+	return it == values.end() ? invalidValue : (*v = it->second, 0);
+}
+
+API cuDevicePrimaryCtxRetain(void **c, int) {
+	std::lock_guard<std::mutex> lock(mutex);
+	if (!file) {
+		file = memfd_create("device memory", 0);
+		void *all = mmap(0, addresses, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (file < 0 || all == MAP_FAILED) return outOfMemory;
+		machine::memory = nextAddress = roundUp((u64)all, granule);
+		machine::memoryEnd = (u64)all + addresses;
+	}
+	retained++;
+	return *c = &retained, 0;
+}
+API cuDevicePrimaryCtxRelease_v2(int) {
+	std::lock_guard<std::mutex> lock(mutex);
+	return retained ? retained--, 0 : invalidContext;
+}
+API cuCtxSetCurrent(void *c) { return current = c == &retained, 0; }
+
+API cuMemGetInfo_v2(u64 *free, u64 *total) {
+	CALL;
+	return *free = gpuMemory - used, *total = gpuMemory, 0;
+}
+API cuMemAlloc_v2(u64 *p, u64 n) {
+	CALL;
+	u64 whole = roundUp(n, page), room = whole ? take(whole) : 0;
+	if (!n) return invalidValue;
+	if (used + whole > gpuMemory || !room || mprotect((void *)room, whole, PROT_READ | PROT_WRITE)) return outOfMemory;
+	memset((void *)room, 0xff, whole);
+	used += whole;
+	*p = room + (whole - roundUp(n, 512)); // its end is the page's
+	allocations[*p] = n;
+	return 0;
+}
+API cuMemFree_v2(u64 p) {
+	CALL;
+	auto n = find(allocations, p);
+	if (!n) return invalidValue;
+	runAll();
+	u64 whole = roundUp(*n, page);
+	clearRange(p / page * page, whole);
+	used -= whole;
+	allocations.erase(p);
+	return code();
+}
+API cuMemHostAlloc(void **p, u64 n, unsigned) {
+	CALL;
+	*p = mmap(0, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (*p == MAP_FAILED) return outOfMemory;
+	pinned[*p] = n;
+	return 0;
+}
+API cuMemFreeHost(void *p) {
+	CALL;
+	if (!pinned.count(p)) return invalidValue;
+	runAll();
+	munmap(p, pinned[p]);
+	pinned.erase(p);
+	return code();
+}
+
+API cuMemGetAllocationGranularity(u64 *n, void *, int) {
+	CALL;
+	return *n = granule, 0;
+}
+API cuMemAddressReserve(u64 *p, u64 n, u64 align, u64, u64) {
+	CALL;
+	if (!n || n % granule || align > granule) return invalidValue;
+	if (!(*p = take(n))) return outOfMemory;
+	ranges[*p] = n;
+	return 0;
+}
+API cuMemAddressFree(u64 p, u64 n) {
+	CALL;
+	auto mapped = mappings.lower_bound(p);
+	if (!ranges.count(p) || ranges[p] != n || mapped != mappings.end() && mapped->first < p + n) return invalidValue;
+	ranges.erase(p);
+	return 0;
+}
+API cuMemCreate(u64 *out, u64 n, void *, u64) {
+	CALL;
+	if (!n || n % granule) return invalidValue;
+	if (used + n > gpuMemory) return outOfMemory;
+	u64 offset = fileEnd;
+	if (auto old = freed.find(n); old != freed.end()) {
+		offset = old->second;
+		freed.erase(old);
+	} else if (ftruncate(file, fileEnd += n)) {
+		return outOfMemory;
+	}
+	void *p = mmap(0, n, PROT_READ | PROT_WRITE, MAP_SHARED, file, offset);
+	if (p == MAP_FAILED) return outOfMemory;
+	memset(p, 0xff, n);
+	munmap(p, n);
+	used += n;
+	*out = keep(handles, std::make_shared<Handle>(Handle{offset, n}));
+	return 0;
+}
+API cuMemRelease(u64 handle) {
+	CALL;
+	auto h = find(handles, handle);
+	if (!h) return invalidValue;
+	(*h)->released = true;
+	drop(*h);
+	handles.erase(handle);
+	return 0;
+}
+API cuMemMap(u64 p, u64 n, u64 offset, u64 handle, u64) {
+	CALL;
+	auto h = find(handles, handle);
+	auto range = ranges.upper_bound(p), next = ranges.end();
+	auto mapped = mappings.lower_bound(p);
+	bool inside = range != ranges.begin() && (--range, p + n <= range->first + range->second);
+	bool taken = mapped != mappings.end() && mapped->first < p + n || mapped != mappings.begin() && (--mapped, mapped->first + mapped->second.size > p);
+	if (!h || offset || n != (*h)->size || p % granule || !inside || taken || range == next) return invalidValue;
+	if (mmap((void *)p, n, PROT_NONE, MAP_SHARED | MAP_FIXED, file, (*h)->offset) == MAP_FAILED) return outOfMemory;
+	(*h)->mappings++;
+	mappings[p] = {n, *h};
+	return 0;
+}
+
+// whole says whether mappings cover n bytes from p on, and nothing beside.
+static bool whole(u64 p, u64 n) {
+	u64 end = p + n;
+	while (p < end) {
+		auto m = find(mappings, p);
+		if (!m) return false;
+		p += m->size;
+	}
+	return p == end;
+}
+API cuMemUnmap(u64 p, u64 n) {
+	CALL;
+	if (!whole(p, n)) return invalidValue;
+	for (u64 end = p + n; p < end;) {
+		Mapping m = mappings[p];
+		clearRange(p, m.size);
+		m.handle->mappings--;
+		drop(m.handle);
+		mappings.erase(p);
+		p += m.size;
+	}
+	return 0;
+}
+API cuMemSetAccess(u64 p, u64 n, void *, u64) {
+	CALL;
+	if (!whole(p, n)) return invalidValue;
+	return mprotect((void *)p, n, PROT_READ | PROT_WRITE) ? outOfMemory : 0;
+}
+
+API cuMemcpyDtoDAsync_v2(u64 to, u64 from, u64 n, u64 stream) {
+	CALL;
+	return copy<true, true>(to, from, n, stream);
+}
+API cuMemcpyHtoDAsync_v2(u64 to, u64 from, u64 n, u64 stream) {
+	CALL;
+	return copy<true, false>(to, from, n, stream);
+}
+API cuMemcpyDtoHAsync_v2(u64 to, u64 from, u64 n, u64 stream) {
+	CALL;
+	return copy<false, true>(to, from, n, stream);
+}
+
+API cuStreamCreate(u64 *s, unsigned) {
+	CALL;
+	return *s = keep(streams, std::make_shared<Stream>()), 0;
+}
+API cuStreamSynchronize(u64 stream) {
+	CALL;
+	auto s = find(streams, stream);
+	if (!s) return invalidHandle;
+	(*s)->run((*s)->end());
+	return code();
+}
+API cuStreamDestroy_v2(u64 stream) {
+	CALL;
+	auto s = find(streams, stream);
+	if (!s) return invalidHandle;
+	(*s)->run((*s)->end());
+	streams.erase(stream);
+	return code();
+}
+API cuStreamWaitEvent(u64 stream, u64 event, unsigned) {
+	CALL;
+	auto s = find(streams, stream);
+	auto e = find(events, event);
+	if (!s || !e) return invalidHandle;
+	if (auto m = e->mark) (*s)->add([m] { m->stream->run(m->number); });
+	return 0;
+}
+
+API cuEventCreate(u64 *e, unsigned flags) {
+	CALL;
+	return *e = keep(events, Event{nullptr, !(flags & 2)}), 0;
+}
+API cuEventDestroy_v2(u64 event) {
+	CALL;
+	return events.erase(event) ? 0 : invalidHandle;
+}
+API cuEventRecord(u64 event, u64 stream) {
+	CALL;
+	auto s = find(streams, stream);
+	auto e = find(events, event);
+	if (!s || !e) return invalidHandle;
+	auto m = e->mark = std::make_shared<Mark>(Mark{*s, (*s)->end() + 1, 0});
+	(*s)->add([m] { m->seconds = now(); });
+	return 0;
+}
+// Each look at an event lets one piece of the work before it be done.
+API cuEventQuery(u64 event) {
+	CALL;
+	auto e = find(events, event);
+	if (!e) return invalidHandle;
+	auto m = e->mark;
+	if (!m || m->stream->done >= m->number) return 0;
+	m->stream->run(m->stream->done + 1);
+	return lost.empty() ? notReady : illegalAddress;
+}
+API cuEventSynchronize(u64 event) {
+	CALL;
+	auto e = find(events, event);
+	if (!e) return invalidHandle;
+	if (auto m = e->mark) m->stream->run(m->number);
+	return code();
+}
+API cuEventElapsedTime(float *ms, u64 from, u64 to) {
+	CALL;
+	auto a = find(events, from), b = find(events, to);
+	if (!a || !b || !a->timing || !b->timing || !a->mark || !b->mark) return invalidHandle;
+	if (!a->mark->seconds || !b->mark->seconds) return notReady;
+	return *ms = (float)((b->mark->seconds - a->mark->seconds) * 1e3), 0;
+}
+
+API cuModuleLoadDataEx(u64 *m, const char *ptx, unsigned, void *, void *) {
+	CALL;
+	Module functions = parse(ptx);
+	if (functions.empty()) return invalidImage;
+	return *m = keep(modules, functions), 0;
+}
+API cuModuleUnload(u64 m) {
+	CALL;
+	return modules.erase(m) ? 0 : invalidHandle;
+}
+API cuModuleGetFunction(u64 *f, u64 module, const char *name) {
+	CALL;
+	auto m = find(modules, module);
+	if (!m) return invalidHandle;
+	auto code = kernel(name);
+	if (!m->count(name) || !code) return notFound;
+	return *f = keep(functions, Function{name, code, (*m)[name], 48 << 10}), 0;
+}
+API cuFuncSetAttribute(u64 function, int attribute, int value) {
+	CALL;
+	auto f = find(functions, function);
+	if (!f) return invalidHandle;
+	if (attribute != 8 || value > 227 << 10) return invalidValue;
+	return f->shared = value, 0;
+}
+API cuLaunchKernel(u64 function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned, unsigned shared, u64 stream, void **, void **extra) {
+	CALL;
+	auto f = find(functions, function);
+	auto s = find(streams, stream);
+	if (!f || !s) return invalidHandle;
+	if (*(u64 *)extra[3] != sizeof(Launch)) return invalidValue;
+	if (!x || !y || !z || x > 0x7fffffff || y > 0xffff || z > 0xffff || !threads || shared > (unsigned)f->shared) return invalidValue;
+	if (threads > (unsigned)f->threads) return tooLarge;
+	Launch l = *(Launch *)extra[1];
+	(*s)->add([=, f = *f] {
+		const int grid[3] = {(int)x, (int)y, (int)z};
+		run(f.name, f.code, l, grid, (int)threads, (int)shared);
+	});
+	return 0;
+}
