@@ -49,11 +49,11 @@ func boxes(rank, ranks int) []box {
 	}
 }
 
-const tokens, words, in, hidden = 21, 18, 16, 24
+const tokens, words, in, hidden = 300, 18, 16, 24
 
 // cutNetwork is the loss of a small one whose layers are cut, and its output layer the
-// embedding, with most bytes of logits at a time.
-func cutNetwork(p []*tensor.Tensor, index, targets *tensor.Tensor, part tensor.Part, a tensor.Across, again bool, most int) *tensor.Tensor {
+// embedding, with logits of so many rows at a time.
+func cutNetwork(p []*tensor.Tensor, index, targets *tensor.Tensor, part tensor.Part, a tensor.Across, again bool, rows int) (loss *tensor.Tensor) {
 	x := tensor.EmbeddingAcross(p[0], index, part, a)
 	block := func(x *tensor.Tensor) *tensor.Tensor {
 		h := tensor.LayerNormLow(x, p[1], p[2], 1e-5)
@@ -76,7 +76,10 @@ func cutNetwork(p []*tensor.Tensor, index, targets *tensor.Tensor, part tensor.P
 	defer y.Release()
 	whole := tensor.IntoParts(y, a)
 	defer whole.Release()
-	return tensor.LinearCrossEntropyIn(whole, p[0], p[6], targets, tensor.CrossEntropyParams{Ignore: -100}, part, a, most)
+	whole.Runtime().WithLogitRows(rows, func() {
+		loss = tensor.LinearCrossEntropyAcross(whole, p[0], p[6], targets, tensor.CrossEntropyParams{Ignore: -100}, part, a)
+	})
+	return loss
 }
 
 // TestAcross: the loss and the gradients of a network whose layers are cut among 2
@@ -101,7 +104,7 @@ func TestAcross(t *testing.T) {
 		}
 	}
 	// run gives a rank's loss and gradients.
-	run := func(rt *tensor.Runtime, precision tensor.DType, rank, ranks int, a tensor.Across, again bool, most int) (got [][]float32) {
+	run := func(rt *tensor.Runtime, precision tensor.DType, rank, ranks int, a tensor.Across, again bool, rows int) (got [][]float32) {
 		own := boxes(rank, ranks)
 		var p []*tensor.Tensor
 		for i, b := range own {
@@ -114,20 +117,20 @@ func TestAcross(t *testing.T) {
 		}
 		at, to := rt.FromInt32s(trace.Input, index, tokens), rt.FromInt32s(trace.Input, targets, tokens)
 		part := tensor.Part{First: own[0].row, All: words}
-		got = lossAndGrads(rt, precision, p, func() *tensor.Tensor { return cutNetwork(p, at, to, part, a, again, most) })
+		got = lossAndGrads(rt, precision, p, func() *tensor.Tensor { return cutNetwork(p, at, to, part, a, again, rows) })
 		release(append(p, at, to)...)
 		return got
 	}
 	for _, precision := range []tensor.DType{tensor.Float32, tensor.BFloat16} {
-		want := run(runtime(t), precision, 0, 1, nil, false, 1<<20)
+		want := run(runtime(t), precision, 0, 1, nil, false, 0)
 		for _, ranks := range []int{2, 4} {
 			for _, again := range []bool{false, true} {
 				eachDevice(t, ranks, func(rt *tensor.Runtime, g dist.Group) {
-					most := 1 << 20
+					rows := 0
 					if again {
-						most = 4 * 4 * words / ranks // several parts
+						rows = tensor.LogitRows
 					}
-					got := run(rt, precision, g.Rank(), ranks, across{g}, again, most)
+					got := run(rt, precision, g.Rank(), ranks, across{g}, again, rows)
 					tolerance := map[tensor.DType]float64{tensor.Float32: 2e-6, tensor.BFloat16: 3e-2}[precision]
 					for i := range got {
 						w := want[i]
