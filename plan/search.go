@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/internal/remat"
 	"github.com/headroom-go/headroom/tensor"
 	"github.com/headroom-go/headroom/train"
@@ -26,6 +27,9 @@ import (
 // A smaller micro-batch takes longer even without a plan, so the search ends
 // with the first that is slower so than what was found. Until then searches are
 // brief; the longer one is for the size that was chosen.
+//
+// Where a step doesn't fit as it is, logits in smaller parts are the first remedy: in
+// the smallest that cost little, and where that doesn't help, in the smallest of all.
 //
 // Where there is room outside the device, all this is done again with the
 // optimizer there, and once more with gradients there between micro-batches:
@@ -89,10 +93,14 @@ func (a Away) times() float64 {
 // Search finds, for a step of c on a device with info's properties and
 // capacity, the fastest strategy that fits, by the estimate of time. It
 // returns a *TooSmallError if none does. Of a stage of a pipeline it is the one that
-// SearchStages gives.
+// SearchStages gives; ranks along tensor have the strategy of the first of them, which
+// has the most of every layer.
 func Search(ctx context.Context, info device.Info, c train.Config, o Options) (*Plan, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
+	}
+	if first := o.firstAlongTensor(); first.Parallel.Group != o.Parallel.Group {
+		return follow(ctx, info, c, o, first)
 	}
 	if o.Parallel.Mesh.Pipeline > 1 {
 		all, err := SearchStages(ctx, info, c, o)
@@ -102,6 +110,32 @@ func Search(ctx context.Context, info device.Info, c train.Config, o Options) (*
 		return all[o.stage()], nil
 	}
 	return search(ctx, info, c, o)
+}
+
+// firstAlongTensor are the options of the first rank along tensor, in this one's place.
+func (o Options) firstAlongTensor() Options {
+	if n := o.Parallel.Mesh.Tensor; n > 1 && o.Parallel.Group.Rank()%n > 0 {
+		g := o.Parallel.Group
+		o.Parallel.Group = dist.Null(g.Rank()-g.Rank()%n, g.Size())
+	}
+	return o
+}
+
+// follow is the plan of a rank that has the strategy of another one.
+func follow(ctx context.Context, info device.Info, c train.Config, o, leader Options) (*Plan, error) {
+	p, err := Search(ctx, info, c, leader)
+	if err != nil {
+		return nil, err
+	}
+	if p.Plain, err = Try(info, unlimited, c, c.Plain(), o); err != nil {
+		return nil, err
+	}
+	chosen, err := Try(info, info.Capacity, c, p.Chosen.Strategy, o)
+	if err == nil && !chosen.Fits {
+		err = &TooSmallError{Model: c.Model, BudgetBytes: info.Capacity, LeastBytes: p.Chosen.ReservedBytes + info.Granularity, Strategy: p.Chosen.Description}
+	}
+	p.Chosen = chosen
+	return p, err
 }
 
 func search(ctx context.Context, info device.Info, c train.Config, o Options) (*Plan, error) {
@@ -186,11 +220,51 @@ func (o Options) outside(c train.Config, micro int) []train.Strategy {
 	return list
 }
 
+// logits is how many rows of them a step with strategy s makes that may go in parts.
+func (o Options) logits(c train.Config, s train.Strategy) int {
+	if m := o.Parallel.Mesh.Pipeline; m > 1 && o.stage() < m-1 { // the last one has them
+		return 0
+	}
+	return s.MicroBatch * c.Logits()
+}
+
+// inLeastParts is s with logits in the smallest parts.
+func (o Options) inLeastParts(c train.Config, s train.Strategy) train.Strategy {
+	if s.LogitRows = 0; o.logits(c, s) > tensor.LogitRows {
+		s.LogitRows = tensor.LogitRows
+	}
+	return s
+}
+
+// littleLonger is how many times longer a step may be for logits in smaller parts.
+const littleLonger = 1.01
+
+// inParts gives trials of free's strategy, without a limit as free is, with logits in
+// smaller parts: in the smallest that make a step little longer, and, where these are
+// larger, in the smallest of all.
+func (o Options) inParts(info device.Info, c train.Config, free Trial) ([]Trial, error) {
+	var least []Trial
+	for s := o.inLeastParts(c, free.Strategy); s.LogitRows > 0 && s.LogitRows < o.logits(c, s); s.LogitRows *= 2 {
+		t, err := Try(info, unlimited, c, s, o)
+		if err != nil {
+			return nil, err
+		}
+		if t.Seconds <= littleLonger*free.Seconds {
+			return append([]Trial{t}, least...), nil
+		}
+		if least == nil {
+			least = []Trial{t}
+		}
+	}
+	return append([]Trial{free}, least...), nil
+}
+
 // leastTrial is of the strategy that leaves the most room for values: with the
-// smallest micro-batches, and the most outside the device that finds room there.
+// smallest micro-batches, logits in the smallest parts, and the most outside the
+// device that finds room there.
 func leastTrial(info device.Info, c train.Config, o Options) (least Trial, err error) {
 	for _, s := range o.outside(c, slices.Min(o.microBatches(c))) {
-		t, err := Try(info, unlimited, c, s, o)
+		t, err := Try(info, unlimited, c, o.inLeastParts(c, s), o)
 		if err != nil {
 			return t, err
 		}
@@ -219,8 +293,8 @@ func (p *Plan) fitAny(ctx context.Context, info device.Info, c train.Config, pla
 	return nil
 }
 
-// fit finds the fastest strategy that is s with values made again or moved, if
-// one fits. It is done when smaller micro-batches can only be slower.
+// fit finds the fastest strategy that is s with logits in parts and values made again
+// or moved, if one fits. It is done when smaller micro-batches can only be slower.
 func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, s train.Strategy, o Options) (done bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -240,19 +314,41 @@ func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, s trai
 	if err != nil || !o.room(free) || p.Chosen.Fits && free.Seconds >= p.Chosen.Seconds {
 		return true, err
 	}
+	inParts, err := o.inParts(info, c, free)
+	for _, free := range inParts {
+		if t := free.Strategy; t != s {
+			kept, err := Try(info, info.Capacity, c, t, o)
+			if err != nil {
+				return false, err
+			}
+			if kept.Fits {
+				p.add(kept)
+				return true, nil
+			}
+		}
+		if found, err := p.fitValues(ctx, info, c, free, o); found || err != nil {
+			return false, err
+		}
+	}
+	return false, err
+}
+
+// fitValues finds the fastest strategy that is free's with values made again or moved,
+// if one fits; free is a trial without a limit.
+func (p *Plan) fitValues(ctx context.Context, info device.Info, c train.Config, free Trial, o Options) (found bool, err error) {
 	prog, err := record(info, c, free, o)
 	if err != nil {
 		return false, err
 	}
-	best, err := prog.solve(ctx, info, c, s, o.briefly())
+	best, err := prog.solve(ctx, info, c, free.Strategy, o.briefly())
 	if err == nil && !o.room(best) {
 		prog.OutRate, prog.BackRate = 0, 0
-		best, err = prog.solve(ctx, info, c, s, o.briefly())
+		best, err = prog.solve(ctx, info, c, free.Strategy, o.briefly())
 	}
-	if err == nil && best.Fits {
+	if found = err == nil && best.Fits; found {
 		p.add(best)
 	}
-	return false, ignoreNone(err)
+	return found, ignoreNone(err)
 }
 
 // solve finds a schedule with which s fits info's capacity, or gives a

@@ -12,7 +12,8 @@ import (
 // took some of it: it is tried again one rung down.
 //
 //	0      as planned
-//	1      values are let go as memory runs out, the cheapest first
+//	1      values are let go as memory runs out, the cheapest first, and logits
+//	       are made in the smallest parts
 //	2 …    the same, with micro-batches of half the size
 //
 // A step that fails has changed nothing, so that trying again costs time alone.
@@ -47,6 +48,9 @@ func (t *Trainer) strategyAt(rung int) (Strategy, bool) {
 		online.Waits, online.AwayAs = s.Values.Waits, s.Values.AwayAs
 	}
 	s.Values = &online
+	if t.Config.Logits() > 0 {
+		s.LogitRows = tensor.LogitRows
+	}
 	most := s.MicroBatch >> (rung - 1)
 	if most == 0 || most < s.MicroBatch && !t.Config.Divisible() {
 		return s, false
