@@ -39,12 +39,13 @@ func curve(ctx context.Context, info device.Info, c train.Config, s train.Strate
 	if err != nil || !o.room(plain) {
 		return nil, err
 	}
+	info.Capacity = plain.ReservedBytes // of which any that is given helps
 	inParts, err := o.inParts(info, c, plain)
 	if err != nil {
 		return nil, err
 	}
-	s = inParts[0].Strategy
-	prog, err := record(info, c, inParts[0], o)
+	s = inParts.Strategy
+	prog, err := record(info, c, inParts, o)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +57,7 @@ func curve(ctx context.Context, info device.Info, c train.Config, s train.Strate
 	if err != nil {
 		return nil, err
 	}
-	trials := []Trial{plain, inParts[0]}
+	trials := []Trial{plain, inParts}
 	for _, p := range plans {
 		if p == nil {
 			break

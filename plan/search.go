@@ -28,8 +28,8 @@ import (
 // with the first that is slower so than what was found. Until then searches are
 // brief; the longer one is for the size that was chosen.
 //
-// Where a step doesn't fit as it is, logits in smaller parts are the first remedy: in
-// the smallest that cost little, and where that doesn't help, in the smallest of all.
+// Where a step doesn't fit as it is, logits in smaller parts are the first remedy, if
+// they cost little for what they give. Where nothing fits, they are tried all the same.
 //
 // Where there is room outside the device, all this is done again with the
 // optimizer there, and once more with gradients there between micro-batches:
@@ -160,6 +160,11 @@ func search(ctx context.Context, info device.Info, c train.Config, o Options) (*
 		}
 	}
 	if !p.Chosen.Fits {
+		if err := p.fitLeast(ctx, info, c, o); err != nil {
+			return nil, err
+		}
+	}
+	if !p.Chosen.Fits {
 		if o.rough {
 			return nil, &TooSmallError{Model: c.Model, BudgetBytes: info.Capacity}
 		}
@@ -236,27 +241,31 @@ func (o Options) inLeastParts(c train.Config, s train.Strategy) train.Strategy {
 	return s
 }
 
-// littleLonger is how many times longer a step may be for logits in smaller parts.
-const littleLonger = 1.01
+// Logits go in smaller parts where a step is at most so many times longer with them,
+// and that gives at least this share of what is missing.
+const (
+	littleLonger = 1.01
+	partsGive    = 1. / 8
+)
 
-// inParts gives trials of free's strategy, without a limit as free is, with logits in
-// smaller parts: in the smallest that make a step little longer, and, where these are
-// larger, in the smallest of all.
-func (o Options) inParts(info device.Info, c train.Config, free Trial) ([]Trial, error) {
-	var least []Trial
+// inParts is a trial of free's strategy, without a limit as free is, with logits in
+// the smallest parts that make a step little longer; free itself where that is no help.
+func (o Options) inParts(info device.Info, c train.Config, free Trial) (Trial, error) {
+	o.steps = 1
 	for s := o.inLeastParts(c, free.Strategy); s.LogitRows > 0 && s.LogitRows < o.logits(c, s); s.LogitRows *= 2 {
 		t, err := Try(info, unlimited, c, s, o)
 		if err != nil {
-			return nil, err
+			return free, err
+		}
+		given, missing := float64(free.ReservedBytes)-float64(t.ReservedBytes), float64(free.ReservedBytes)-float64(info.Capacity)
+		if given <= 0 || given < partsGive*missing {
+			break
 		}
 		if t.Seconds <= littleLonger*free.Seconds {
-			return append([]Trial{t}, least...), nil
-		}
-		if least == nil {
-			least = []Trial{t}
+			return t, nil
 		}
 	}
-	return append([]Trial{free}, least...), nil
+	return free, nil
 }
 
 // leastTrial is of the strategy that leaves the most room for values: with the
@@ -315,40 +324,51 @@ func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, s trai
 		return true, err
 	}
 	inParts, err := o.inParts(info, c, free)
-	for _, free := range inParts {
-		if t := free.Strategy; t != s {
-			kept, err := Try(info, info.Capacity, c, t, o)
-			if err != nil {
-				return false, err
-			}
-			if kept.Fits {
-				p.add(kept)
-				return true, nil
-			}
-		}
-		if found, err := p.fitValues(ctx, info, c, free, o); found || err != nil {
+	if err != nil {
+		return false, err
+	}
+	if inParts.Strategy != s {
+		kept, err := Try(info, info.Capacity, c, inParts.Strategy, o)
+		if err != nil {
 			return false, err
 		}
+		if kept.Fits {
+			p.add(kept)
+			return true, nil
+		}
 	}
-	return false, err
+	return false, p.fitValues(ctx, info, c, inParts, o)
+}
+
+// fitLeast is fitValues for what leaves the most room for values, where logits in the
+// smallest parts were no help that is worth its time.
+func (p *Plan) fitLeast(ctx context.Context, info device.Info, c train.Config, o Options) error {
+	free, err := leastTrial(info, c, o)
+	if err != nil || free.Strategy.LogitRows == 0 {
+		return err
+	}
+	if held, err := heldBytes(info, c, free.Strategy, o); err != nil || held > info.Capacity {
+		return err
+	}
+	return p.fitValues(ctx, info, c, free, o)
 }
 
 // fitValues finds the fastest strategy that is free's with values made again or moved,
 // if one fits; free is a trial without a limit.
-func (p *Plan) fitValues(ctx context.Context, info device.Info, c train.Config, free Trial, o Options) (found bool, err error) {
+func (p *Plan) fitValues(ctx context.Context, info device.Info, c train.Config, free Trial, o Options) error {
 	prog, err := record(info, c, free, o)
 	if err != nil {
-		return false, err
+		return err
 	}
 	best, err := prog.solve(ctx, info, c, free.Strategy, o.briefly())
 	if err == nil && !o.room(best) {
 		prog.OutRate, prog.BackRate = 0, 0
 		best, err = prog.solve(ctx, info, c, free.Strategy, o.briefly())
 	}
-	if found = err == nil && best.Fits; found {
+	if err == nil && best.Fits {
 		p.add(best)
 	}
-	return found, ignoreNone(err)
+	return ignoreNone(err)
 }
 
 // solve finds a schedule with which s fits info's capacity, or gives a
