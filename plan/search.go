@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"slices"
 
 	"github.com/headroom-go/headroom/device"
@@ -112,6 +114,38 @@ func Search(ctx context.Context, info device.Info, c train.Config, o Options) (*
 	return search(ctx, info, c, o)
 }
 
+// SearchPrecision is Search of the precision whose steps are fastest by the estimate,
+// among those that fit: c's is not looked at, and the plan says which it is. Of float32
+// and bfloat16 it is one; float16, in which numbers overflow, is not chosen by itself.
+func SearchPrecision(ctx context.Context, info device.Info, c train.Config, o Options) (best *Plan, err error) {
+	least := &TooSmallError{LeastBytes: math.MaxUint64}
+	for _, c.Precision = range []tensor.DType{tensor.Float32, tensor.BFloat16} {
+		if best != nil {
+			bound, err := Try(info, unlimited, c, c.Plain(), o)
+			if err != nil || bound.Seconds >= best.Chosen.Seconds { // no strategy is faster
+				return best, err
+			}
+		}
+		p, err := Search(ctx, info, c, o)
+		small := new(TooSmallError)
+		switch {
+		case errors.As(err, &small):
+			if small.LeastBytes < least.LeastBytes {
+				small.Strategy += fmt.Sprintf(", in %s", c.Precision)
+				least = small
+			}
+		case err != nil:
+			return nil, err
+		case best == nil || p.Chosen.Seconds < best.Chosen.Seconds:
+			best = p
+		}
+	}
+	if best == nil {
+		return nil, least
+	}
+	return best, nil
+}
+
 // firstAlongTensor are the options of the first rank along tensor, in this one's place.
 func (o Options) firstAlongTensor() Options {
 	if n := o.Parallel.Mesh.Tensor; n > 1 && o.Parallel.Group.Rank()%n > 0 {
@@ -139,7 +173,7 @@ func follow(ctx context.Context, info device.Info, c train.Config, o, leader Opt
 }
 
 func search(ctx context.Context, info device.Info, c train.Config, o Options) (*Plan, error) {
-	p := &Plan{Step: c.Fingerprint(), Device: info.Name, BudgetBytes: info.Capacity}
+	p := &Plan{Step: c.Fingerprint(), Precision: c.Precision, Device: info.Name, BudgetBytes: info.Capacity}
 	var err error
 	if p.Plain, err = Try(info, unlimited, c, c.Plain(), o); err != nil {
 		return nil, err
@@ -343,7 +377,9 @@ func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, s trai
 // fitLeast is fitValues for what leaves the most room for values, where logits in the
 // smallest parts were no help that is worth its time.
 func (p *Plan) fitLeast(ctx context.Context, info device.Info, c train.Config, o Options) error {
-	free, err := leastTrial(info, c, o)
+	once := o
+	once.steps = 1
+	free, err := leastTrial(info, c, once)
 	if err != nil || free.Strategy.LogitRows == 0 {
 		return err
 	}
