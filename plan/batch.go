@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/size"
@@ -115,14 +116,17 @@ func edge(limit, parts int, fits func(n int) bool) int {
 // inOnePiece tries a step without micro-batches.
 func inOnePiece(ctx context.Context, info device.Info, c train.Config, again bool, o Options) (t Trial, err error) {
 	for _, s := range o.outside(c, c.Batch) {
-		if t, err = Try(info, info.Capacity, c, s, o); err != nil || t.Fits && o.room(t) {
-			return t, err
+		for _, s := range slices.Compact([]train.Strategy{s, o.inLeastParts(c, s)}) {
+			if t, err = Try(info, info.Capacity, c, s, o); err != nil || t.Fits && o.room(t) {
+				return t, err
+			}
 		}
 	}
 	for _, s := range o.outside(c, c.Batch) {
 		if !again {
 			break
 		}
+		s = o.inLeastParts(c, s)
 		free, err := Try(info, unlimited, c, s, o)
 		if err != nil || !o.room(free) {
 			return Trial{}, err

@@ -32,14 +32,20 @@ func Curve(ctx context.Context, info device.Info, c train.Config, micro, points 
 	return frontier(all), nil
 }
 
-// curve gives the strategies that are s with values made again or moved away,
-// s itself first.
+// curve gives the strategies that are s with logits in parts and values made again or
+// moved away, s itself first.
 func curve(ctx context.Context, info device.Info, c train.Config, s train.Strategy, points int, o Options) ([]Trial, error) {
 	plain, err := Try(info, unlimited, c, s, o)
 	if err != nil || !o.room(plain) {
 		return nil, err
 	}
-	prog, err := record(info, c, plain, o)
+	info.Capacity = plain.ReservedBytes // of which any that is given helps
+	inParts, err := o.inParts(info, c, plain)
+	if err != nil {
+		return nil, err
+	}
+	s = inParts.Strategy
+	prog, err := record(info, c, inParts, o)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +57,7 @@ func curve(ctx context.Context, info device.Info, c train.Config, s train.Strate
 	if err != nil {
 		return nil, err
 	}
-	trials := []Trial{plain}
+	trials := []Trial{plain, inParts}
 	for _, p := range plans {
 		if p == nil {
 			break

@@ -51,6 +51,9 @@ func Read(path string) (*Plan, error) {
 // For says why the plan is not one for a step of c on a device with info's
 // properties: it was made for another step, or the device is too small.
 func (p *Plan) For(info device.Info, c train.Config) error {
+	if p.Step != c.Fingerprint() && p.Precision != c.Precision {
+		return fmt.Errorf("the plan is of steps in %s, not in %s", p.Precision, c.Precision)
+	}
 	if p.Step != c.Fingerprint() {
 		return fmt.Errorf("the plan is of another step: it was made for %s, not for %s", p.Step, c.Fingerprint())
 	}

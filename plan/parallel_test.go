@@ -77,7 +77,7 @@ func predicted(t *testing.T, c train.Config, ranks int, budget string, p train.P
 	kinds = map[string]bool{}
 	var mu sync.Mutex
 	eachRank(t, ranks, budget, p, func(dev device.Device, of train.Parallel) error {
-		o := quick
+		o := oneCore()
 		o.Parallel = of
 		o.Parallel.Group = dist.Null(of.Group.Rank(), ranks)
 		found, err := plan.Search(context.Background(), dev.Info(), c, o)

@@ -18,6 +18,7 @@ import (
 	"github.com/headroom-go/headroom/alloc"
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/size"
+	"github.com/headroom-go/headroom/tensor"
 	"github.com/headroom-go/headroom/train"
 )
 
@@ -36,12 +37,13 @@ type Trial struct {
 
 // Plan is the choice for a budget and what it was chosen from.
 type Plan struct {
-	Step        string  `json:"step"` // what it is of: train.Config.Fingerprint
-	Device      string  `json:"device"`
-	BudgetBytes uint64  `json:"budget_bytes"`
-	Chosen      Trial   `json:"chosen"`
-	Plain       Trial   `json:"plain"` // without a limit
-	Tried       []Trial `json:"tried"`
+	Step        string       `json:"step"`               // what it is of: train.Config.Fingerprint
+	Precision   tensor.DType `json:"precision,omitzero"` // of that
+	Device      string       `json:"device"`
+	BudgetBytes uint64       `json:"budget_bytes"`
+	Chosen      Trial        `json:"chosen"`
+	Plain       Trial        `json:"plain"` // without a limit
+	Tried       []Trial      `json:"tried"`
 }
 
 // TooSmallError is returned when no strategy fits the budget.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/atomicfile"
@@ -23,6 +24,12 @@ type Rates struct {
 	FlopsPerSecond float64 `json:"flops_per_second"`
 	BytesPerSecond float64 `json:"bytes_per_second"`
 	LaunchSeconds  float64 `json:"launch_seconds"` // the cost of a launch beside its work
+
+	// Half is how many times longer than by its bytes and flops a launch takes that
+	// works on 16 bits, where such launches are like those on float32 but for that; of
+	// those that were not measured, timings of the others then tell. 0: they are not
+	// alike.
+	Half float64 `json:"half,omitempty"`
 
 	// LinkBytesPerSecond is how fast a device sends to others while as much comes
 	// from them; 0 stands for 25e9, of a network of 200 Gbit/s or of PCIe 4.
@@ -50,9 +57,10 @@ func DeviceOf(info device.Info) string {
 // HostRates are the rates of a host device of which nothing was measured, from
 // the benchmarks of internal/kernel on one server core with AVX-512. Choices
 // compare estimates with each other, so that what counts is their proportion. Ranks
-// of a host exchange through its memory.
+// of a host exchange through its memory. It converts 16 bits to float32 and back, which
+// made a step of gpt2-mini take 1.2 times as much processor time as in float32.
 func HostRates(workers int) Rates {
-	return Rates{Device: DeviceOf(device.Info{Workers: workers}), FlopsPerSecond: 180e9 * float64(workers), BytesPerSecond: 12e9, LinkBytesPerSecond: 12e9, LaunchSeconds: 5e-6}
+	return Rates{Device: DeviceOf(device.Info{Workers: workers}), FlopsPerSecond: 180e9 * float64(workers), BytesPerSecond: 12e9, Half: 1.3, LinkBytesPerSecond: 12e9, LaunchSeconds: 5e-6}
 }
 
 // CUDARates are the rates of a GPU, from steps of GPT-2 on an H200: in float32,
@@ -71,13 +79,18 @@ func CUDARates() Rates {
 
 // kernelOf names what is timed alike: operations that work on 16 bits apart
 // from those on float32 alone.
-func kernelOf(l *device.Launch) string {
-	for _, t := range l.Type {
-		if t.Size() == 2 {
-			return l.Kernel.Name + " of 16 bits"
-		}
+func kernelOf(l *device.Launch) string { return kernelName(l, half(l)) }
+
+func kernelName(l *device.Launch, half bool) string {
+	if half {
+		return l.Kernel.Name + " of 16 bits"
 	}
 	return l.Kernel.Name
+}
+
+// half says whether a launch works on 16 bits.
+func half(l *device.Launch) bool {
+	return slices.ContainsFunc(l.Type[:], func(t device.DType) bool { return t.Size() == 2 })
 }
 
 // rates are those to estimate with for a device.
@@ -101,10 +114,30 @@ func RatesOf(info device.Info) Rates {
 // seconds estimates the time of one launch.
 func (r *Rates) seconds(l *device.Launch) float64 {
 	s := r.roof(l.Flops, l.Bytes)
-	if t := nearest(r.Kernels[kernelOf(l)], l.Flops, l.Bytes); t != nil {
-		return s * t.Seconds / r.roof(t.Flops, t.Bytes)
+	if times := r.measured(l); times > 0 {
+		return s * times
+	}
+	if half(l) {
+		s *= cmp.Or(r.Half, 1)
 	}
 	return max(s, r.LaunchSeconds+float64(l.Link)/cmp.Or(r.LinkBytesPerSecond, 25e9))
+}
+
+// measured is how many times longer than by the roofline a launch takes, as far as
+// launches like it were measured; 0 where none were.
+func (r *Rates) measured(l *device.Launch) float64 {
+	is := half(l)
+	if t := nearest(r.Kernels[kernelName(l, is)], l.Flops, l.Bytes); t != nil {
+		return t.Seconds / r.roof(t.Flops, t.Bytes)
+	}
+	t := nearest(r.Kernels[kernelName(l, !is)], l.Flops, l.Bytes)
+	switch {
+	case t == nil || r.Half == 0:
+		return 0
+	case is:
+		return r.Half * t.Seconds / r.roof(t.Flops, t.Bytes)
+	}
+	return t.Seconds / r.roof(t.Flops, t.Bytes) / r.Half
 }
 
 // roof is the time of a launch that is bound by arithmetic or by memory,
@@ -216,6 +249,9 @@ func (r *Rates) check() error {
 	}
 	if !good(r.FlopsPerSecond) || !good(r.BytesPerSecond) || !good(r.LaunchSeconds) {
 		return fmt.Errorf("%g flops/s, %g bytes/s, %g s a launch: all must be over 0", r.FlopsPerSecond, r.BytesPerSecond, r.LaunchSeconds)
+	}
+	if h := r.Half; h != 0 && !good(h) {
+		return fmt.Errorf("launches on 16 bits take %g times as long: it must be over 0, or left out", h)
 	}
 	if l := r.LinkBytesPerSecond; l != 0 && !good(l) {
 		return fmt.Errorf("%g bytes/s to other devices: it must be over 0, or left out", l)

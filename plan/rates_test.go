@@ -17,6 +17,29 @@ import (
 
 func near(x, y float64) bool { return math.Abs(x-y) < 1e-9*math.Abs(y) }
 
+// TestRatesOf16Bits: on the host a launch on 16 bits takes Half times what its bytes
+// and flops say, or what was measured of such in float32; a GPU's are not alike.
+func TestRatesOf16Bits(t *testing.T) {
+	full := &device.Launch{Kernel: &device.Kernel{Name: "gemm"}, Flops: 1e9, Bytes: 1e4}
+	half := &device.Launch{Kernel: full.Kernel, Flops: 1e9, Bytes: 5e3}
+	half.Type[0] = device.BFloat16
+	r := Rates{FlopsPerSecond: 1e9, BytesPerSecond: 1e8, Half: 1.5}
+	check := func(what string, l *device.Launch, want float64) {
+		t.Helper()
+		if got := r.seconds(l); !near(got, want) {
+			t.Errorf("%s: %v s, want %v", what, got, want)
+		}
+	}
+	check("float32", full, 1)
+	check("16 bits", half, 1.5)
+	r.Kernels = map[string][]Timing{"gemm": {{Flops: 1e9, Bytes: 1e4, Seconds: 4}}}
+	check("16 bits, float32 measured", half, 6)
+	r.Kernels = map[string][]Timing{"gemm of 16 bits": {{Flops: 1e9, Bytes: 5e3, Seconds: 3}}}
+	check("float32, 16 bits measured", full, 2)
+	r.Half = 0
+	check("a GPU's float32, 16 bits measured", full, 1)
+}
+
 // TestRates: a launch that was measured takes what it took, one of other work
 // takes what the nearest took in proportion to the roofline, and one of another
 // kernel what the roofline says.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"slices"
 
 	"github.com/headroom-go/headroom/device"
@@ -27,6 +29,9 @@ import (
 // A smaller micro-batch takes longer even without a plan, so the search ends
 // with the first that is slower so than what was found. Until then searches are
 // brief; the longer one is for the size that was chosen.
+//
+// Where a step doesn't fit as it is, logits in smaller parts are the first remedy, if
+// they cost little for what they give. Where nothing fits, they are tried all the same.
 //
 // Where there is room outside the device, all this is done again with the
 // optimizer there, and once more with gradients there between micro-batches:
@@ -147,8 +152,40 @@ func (p *Plan) choose(t Trial) {
 	p.Tried[at], p.Chosen = t, t
 }
 
+// SearchPrecision is Search of the precision whose steps are fastest by the estimate,
+// among those that fit: c's is not looked at, and the plan says which it is. Of float32
+// and bfloat16 it is one; float16, in which numbers overflow, is not chosen by itself.
+func SearchPrecision(ctx context.Context, info device.Info, c train.Config, o Options) (best *Plan, err error) {
+	least := &TooSmallError{LeastBytes: math.MaxUint64}
+	for _, c.Precision = range []tensor.DType{tensor.Float32, tensor.BFloat16} {
+		if best != nil {
+			bound, err := Try(info, unlimited, c, c.Plain(), o)
+			if err != nil || bound.Seconds >= best.Chosen.Seconds { // no strategy is faster
+				return best, err
+			}
+		}
+		p, err := Search(ctx, info, c, o)
+		small := new(TooSmallError)
+		switch {
+		case errors.As(err, &small):
+			if small.LeastBytes < least.LeastBytes {
+				small.Strategy += fmt.Sprintf(", in %s", c.Precision)
+				least = small
+			}
+		case err != nil:
+			return nil, err
+		case best == nil || p.Chosen.Seconds < best.Chosen.Seconds:
+			best = p
+		}
+	}
+	if best == nil {
+		return nil, least
+	}
+	return best, nil
+}
+
 func search(ctx context.Context, info device.Info, c train.Config, o Options) (*Plan, error) {
-	p := &Plan{Step: c.Fingerprint(), Device: info.Name, BudgetBytes: info.Capacity}
+	p := &Plan{Step: c.Fingerprint(), Precision: c.Precision, Device: info.Name, BudgetBytes: info.Capacity}
 	var err error
 	if p.Plain, err = Try(info, unlimited, c, c.Plain(), o); err != nil {
 		return nil, err
@@ -166,6 +203,11 @@ func search(ctx context.Context, info device.Info, c train.Config, o Options) (*
 		}
 		if len(p.Tried) > 0 && p.Tried[0].Fits {
 			break
+		}
+	}
+	if !p.Chosen.Fits {
+		if err := p.fitLeast(ctx, info, c, o); err != nil {
+			return nil, err
 		}
 	}
 	if !p.Chosen.Fits {
@@ -228,11 +270,55 @@ func (o Options) outside(c train.Config, micro int) []train.Strategy {
 	return list
 }
 
+// logits is how many rows of them a step with strategy s makes that may go in parts.
+func (o Options) logits(c train.Config, s train.Strategy) int {
+	if m := o.Parallel.Mesh.Pipeline; m > 1 && o.stage() < m-1 { // the last one has them
+		return 0
+	}
+	return s.MicroBatch * c.Logits()
+}
+
+// inLeastParts is s with logits in the smallest parts.
+func (o Options) inLeastParts(c train.Config, s train.Strategy) train.Strategy {
+	if s.LogitRows = 0; o.logits(c, s) > tensor.LogitRows {
+		s.LogitRows = tensor.LogitRows
+	}
+	return s
+}
+
+// Logits go in smaller parts where a step is at most so many times longer with them,
+// and that gives at least this share of what is missing.
+const (
+	littleLonger = 1.01
+	partsGive    = 1. / 8
+)
+
+// inParts is a trial of free's strategy, without a limit as free is, with logits in
+// the smallest parts that make a step little longer; free itself where that is no help.
+func (o Options) inParts(info device.Info, c train.Config, free Trial) (Trial, error) {
+	o.steps = 1
+	for s := o.inLeastParts(c, free.Strategy); s.LogitRows > 0 && s.LogitRows < o.logits(c, s); s.LogitRows *= 2 {
+		t, err := Try(info, unlimited, c, s, o)
+		if err != nil {
+			return free, err
+		}
+		given, missing := float64(free.ReservedBytes)-float64(t.ReservedBytes), float64(free.ReservedBytes)-float64(info.Capacity)
+		if given <= 0 || given < partsGive*missing {
+			break
+		}
+		if t.Seconds <= littleLonger*free.Seconds {
+			return t, nil
+		}
+	}
+	return free, nil
+}
+
 // leastTrial is of the strategy that leaves the most room for values: with the
-// smallest micro-batches, and the most outside the device that finds room there.
+// smallest micro-batches, logits in the smallest parts, and the most outside the
+// device that finds room there.
 func leastTrial(info device.Info, c train.Config, o Options) (least Trial, err error) {
 	for _, s := range o.outside(c, slices.Min(o.microBatches(c))) {
-		t, err := Try(info, unlimited, c, s, o)
+		t, err := Try(info, unlimited, c, o.inLeastParts(c, s), o)
 		if err != nil {
 			return t, err
 		}
@@ -261,8 +347,8 @@ func (p *Plan) fitAny(ctx context.Context, info device.Info, c train.Config, pla
 	return nil
 }
 
-// fit finds the fastest strategy that is s with values made again or moved, if
-// one fits. It is done when smaller micro-batches can only be slower.
+// fit finds the fastest strategy that is s with logits in parts and values made again
+// or moved, if one fits. It is done when smaller micro-batches can only be slower.
 func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, s train.Strategy, o Options) (done bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -282,19 +368,54 @@ func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, s trai
 	if err != nil || !o.room(free) || p.Chosen.Fits && free.Seconds >= p.Chosen.Seconds {
 		return true, err
 	}
-	prog, err := record(info, c, free, o)
+	inParts, err := o.inParts(info, c, free)
 	if err != nil {
 		return false, err
 	}
-	best, err := prog.solve(ctx, info, c, s, o.briefly())
+	if inParts.Strategy != s {
+		kept, err := Try(info, info.Capacity, c, inParts.Strategy, o)
+		if err != nil {
+			return false, err
+		}
+		if kept.Fits {
+			p.add(kept)
+			return true, nil
+		}
+	}
+	return false, p.fitValues(ctx, info, c, inParts, o)
+}
+
+// fitLeast is fitValues for what leaves the most room for values, where logits in the
+// smallest parts were no help that is worth its time.
+func (p *Plan) fitLeast(ctx context.Context, info device.Info, c train.Config, o Options) error {
+	once := o
+	once.steps = 1
+	free, err := leastTrial(info, c, once)
+	if err != nil || free.Strategy.LogitRows == 0 {
+		return err
+	}
+	if held, err := heldBytes(info, c, free.Strategy, o); err != nil || held > info.Capacity {
+		return err
+	}
+	return p.fitValues(ctx, info, c, free, o)
+}
+
+// fitValues finds the fastest strategy that is free's with values made again or moved,
+// if one fits; free is a trial without a limit.
+func (p *Plan) fitValues(ctx context.Context, info device.Info, c train.Config, free Trial, o Options) error {
+	prog, err := record(info, c, free, o)
+	if err != nil {
+		return err
+	}
+	best, err := prog.solve(ctx, info, c, free.Strategy, o.briefly())
 	if err == nil && !o.room(best) {
 		prog.OutRate, prog.BackRate = 0, 0
-		best, err = prog.solve(ctx, info, c, s, o.briefly())
+		best, err = prog.solve(ctx, info, c, free.Strategy, o.briefly())
 	}
 	if err == nil && best.Fits {
 		p.add(best)
 	}
-	return false, ignoreNone(err)
+	return ignoreNone(err)
 }
 
 // solve finds a schedule with which s fits info's capacity, or gives a

@@ -60,7 +60,7 @@ func boxes(rank, ranks int) []box {
 	}
 }
 
-const tokens, words, in, hidden = 20, 18, 16, 24
+const tokens, words, in, hidden = 300, 18, 16, 24
 
 // rowsOf is this device's rows of the sum over all devices, of which there are some
 // more in the whole; allRows is the reverse. A nil g stands for one device.
@@ -92,8 +92,8 @@ func (a *across) scatter(dst, src *tensor.Tensor) {
 }
 
 // cutNetwork is the loss of a small one whose layers are cut, and its output layer the
-// embedding, with most bytes of logits at a time. Two layers read what is gathered.
-func cutNetwork(p []*tensor.Tensor, index, targets *tensor.Tensor, part tensor.Part, a *across, again bool, most int) *tensor.Tensor {
+// embedding, with logits of so many rows at a time. Two layers read what is gathered.
+func cutNetwork(p []*tensor.Tensor, index, targets *tensor.Tensor, part tensor.Part, a *across, again bool, rows int) (loss *tensor.Tensor) {
 	words := tensor.EmbeddingPart(p[0], index, part)
 	x := rowsOf(words, a)
 	words.Release()
@@ -130,7 +130,10 @@ func cutNetwork(p []*tensor.Tensor, index, targets *tensor.Tensor, part tensor.P
 	if a != nil {
 		others = a
 	}
-	return tensor.LinearCrossEntropyIn(whole, p[0], p[6], targets, tensor.CrossEntropyParams{Ignore: -100}, part, others, most)
+	whole.Runtime().WithLogitRows(rows, func() {
+		loss = tensor.LinearCrossEntropyAcross(whole, p[0], p[6], targets, tensor.CrossEntropyParams{Ignore: -100}, part, others)
+	})
+	return loss
 }
 
 // partial are the parameters with a gradient of the device's own rows.
@@ -158,7 +161,7 @@ func TestAcross(t *testing.T) {
 		}
 	}
 	// run gives a rank's loss and gradients.
-	run := func(rt *tensor.Runtime, precision tensor.DType, rank, ranks int, a *across, again bool, most int) (got [][]float32) {
+	run := func(rt *tensor.Runtime, precision tensor.DType, rank, ranks int, a *across, again bool, rows int) (got [][]float32) {
 		own := boxes(rank, ranks)
 		var p []*tensor.Tensor
 		for i, b := range own {
@@ -171,7 +174,7 @@ func TestAcross(t *testing.T) {
 		}
 		at, to := rt.FromInt32s(trace.Input, index, tokens), rt.FromInt32s(trace.Input, targets, tokens)
 		part := tensor.Part{First: own[0].row, All: words}
-		got = lossAndGrads(rt, precision, p, func() *tensor.Tensor { return cutNetwork(p, at, to, part, a, again, most) })
+		got = lossAndGrads(rt, precision, p, func() *tensor.Tensor { return cutNetwork(p, at, to, part, a, again, rows) })
 		for _, i := range partial {
 			if a != nil {
 				a.add(rt, got[i+1])
@@ -181,16 +184,16 @@ func TestAcross(t *testing.T) {
 		return got
 	}
 	for _, precision := range []tensor.DType{tensor.Float32, tensor.BFloat16} {
-		want := run(runtime(t), precision, 0, 1, nil, false, 1<<20)
+		want := run(runtime(t), precision, 0, 1, nil, false, 0)
 		for _, ranks := range []int{2, 4} {
 			for _, again := range []bool{false, true} {
 				eachDevice(t, ranks, func(rt *tensor.Runtime, g dist.Group) {
-					most := 1 << 20
+					rows := 0
 					if again {
-						most = 4 * 4 * words / ranks // several parts
+						rows = tensor.LogitRows
 					}
 					a := &across{Group: g}
-					got := run(rt, precision, g.Rank(), ranks, a, again, most)
+					got := run(rt, precision, g.Rank(), ranks, a, again, rows)
 					// 2 in forward, 2 in each of two backward passes, 1 in the second run, and 1
 					// for both readers of what was not kept.
 					if want := map[bool]int{false: 7, true: 8}[again]; a.gathers != want {

@@ -7,17 +7,37 @@ import (
 	"github.com/headroom-go/headroom/trace"
 )
 
-// mostLogits is how many bytes of logits LinearCrossEntropy makes at a time:
-// with fewer, each part of the products would be too small for a GPU.
+// LogitRows is what the rows of a part of logits are a multiple of. On the host all
+// such parts give the same bits: rows are independent, and the products and sums over
+// rows are cut where they add up the rows before anyway. A GPU's libraries add in
+// another order for another number of rows.
+const LogitRows = kernel.PartRows
+
+// mostLogits is how many bytes of logits LinearCrossEntropy makes at a time, if
+// nobody says how many: with fewer, each part of the products would be too small
+// for a GPU.
 const mostLogits = 512 << 20
+
+// WithLogitRows runs f with LinearCrossEntropy making the logits of at most so many
+// rows at a time, a multiple of LogitRows; 0: as many as take 512 MiB. Across devices
+// all say the same.
+func (rt *Runtime) WithLogitRows(rows int, f func()) {
+	if rows < 0 || rows%LogitRows != 0 {
+		fail("logits of %d rows at a time: want a multiple of %d", rows, LogitRows)
+	}
+	before := rt.logitRows
+	defer func() { rt.logitRows = before }()
+	rt.logitRows = rows
+	f()
+}
 
 // LinearCrossEntropy is CrossEntropyWith of Linear(x, w, bias, true): the loss
 // of an output layer, w [classes, in], bias [classes] or nil, for targets,
-// int32 [...]. Logits are made for some rows at a time, and their gradient is
-// written over them and multiplied at once, for a gradient of the loss of 1. So
-// what is saved is the gradients of x, w and bias, which backward scales, and no
-// logits outlive the operation. Rows of 16-bit logits are padded to a multiple
-// of 16 bytes, without which tensor cores are of no use.
+// int32 [...]. Logits are made for some rows at a time (WithLogitRows), and
+// their gradient is written over them and multiplied at once, for a gradient of the
+// loss of 1. So what is saved is the gradients of x, w and bias, which backward
+// scales, and no logits outlive the operation. Rows of 16-bit logits are padded to a
+// multiple of 16 bytes, without which tensor cores are of no use.
 func LinearCrossEntropy(x, w, bias, targets *Tensor, p CrossEntropyParams) *Tensor {
 	return LinearCrossEntropyAcross(x, w, bias, targets, p, Part{}, nil)
 }
@@ -29,11 +49,7 @@ func LinearCrossEntropy(x, w, bias, targets *Tensor, p CrossEntropyParams) *Tens
 // device's part, that of x too: their sum over the devices is x's. There can be no
 // smoothing. A nil a stands for one device.
 func LinearCrossEntropyAcross(x, w, bias, targets *Tensor, p CrossEntropyParams, part Part, a Across) *Tensor {
-	return linearCrossEntropy(x, w, bias, targets, &head{p: p, of: part, across: a}, mostLogits)
-}
-
-// linearCrossEntropy makes up to most bytes of logits at a time, of what h says.
-func linearCrossEntropy(x, w, bias, targets *Tensor, h *head, most int) *Tensor {
+	h := &head{p: p, of: part, across: a}
 	in, classes := linearSizes(x, w, bias, true)
 	if targets.dtype != Int32 || !targets.dense() || !slices.Equal(targets.shape, x.shape[:len(x.shape)-1]) {
 		fail("LinearCrossEntropy of %v with targets %v", x, targets)
@@ -50,7 +66,7 @@ func linearCrossEntropy(x, w, bias, targets *Tensor, h *head, most int) *Tensor 
 	h.padWeight(w, bias)
 	defer releaseAll(h.w, h.bias)
 	h.want(n)
-	loss := h.run(most)
+	loss := h.run()
 	if n == nil {
 		return n.bind(loss, nil)
 	}
@@ -169,14 +185,11 @@ func (h *head) want(n *node) {
 }
 
 // run gives the loss and fills the gradients.
-func (h *head) run(most int) *Tensor {
-	rt := h.rt
-	row := h.longest() * promote(h.x, h.w).Size()
-	parts := max(1, (h.rows*row+most-1)/most)
-	size := (h.rows + parts - 1) / parts
+func (h *head) run() *Tensor {
+	rt, size := h.rt, h.partRows()
 	logits := rt.Empty(promote(h.x, h.w), trace.Activation, size, h.padded)
 	defer logits.Release()
-	losses := rt.Empty(Float32, trace.Workspace, parts)
+	losses := rt.Empty(Float32, trace.Workspace, ceilDiv(h.rows, LogitRows))
 	defer losses.Release()
 	var sums *Tensor
 	if h.across != nil {
@@ -189,9 +202,8 @@ func (h *head) run(most int) *Tensor {
 		defer one.Release()
 		dloss = one.ptr()
 	}
-	for i := range parts {
-		first := min(i*size, h.rows)
-		h.part(first, min(size, h.rows-first), i > 0, logits.ptr(), losses.ptr().From(i), dloss, sums)
+	for first := 0; first == 0 || first < h.rows; first += size {
+		h.part(first, min(size, h.rows-first), logits.ptr(), losses.ptr().From(first/LogitRows), dloss, sums)
 	}
 	loss := rt.Empty(Float32, trace.Activation)
 	kernel.SumTo(rt.stream, losses.shape, kernel.View{Ptr: loss.ptr(), Strides: []int{0}}, losses.kview(losses.shape), false)
@@ -200,6 +212,21 @@ func (h *head) run(most int) *Tensor {
 	}
 	return loss
 }
+
+// partRows is how many rows of logits are made at a time: parts are as many as they
+// must be, and even.
+func (h *head) partRows() int {
+	most := h.rt.logitRows
+	if most == 0 {
+		row := h.longest() * promote(h.x, h.w).Size()
+		most = max(1, mostLogits/row/LogitRows) * LogitRows
+	}
+	rows := max(1, h.rows)
+	even := ceilDiv(rows, ceilDiv(rows, most))
+	return min(rows, ceilDiv(even, LogitRows)*LogitRows)
+}
+
+func ceilDiv(n, size int) int { return (n + size - 1) / size }
 
 // longest is how long the rows of logits are where they are longest, so that all
 // devices make as many at a time.
@@ -225,8 +252,9 @@ func (h *head) sumsAcross(r kernel.LogitRows, sums *Tensor, logits kernel.Array)
 	h.across.Sum(sum)
 }
 
-// part does some rows; more says that they are not the first.
-func (h *head) part(first, rows int, more bool, logits, loss, dloss kernel.Array, sums *Tensor) {
+// part does some rows. Their losses, and the bias's gradient, are those of LogitRows
+// rows at a time.
+func (h *head) part(first, rows int, logits, losses, dloss kernel.Array, sums *Tensor) {
 	s, x, w := h.rt.stream, h.x.ptr().From(first*h.in), h.w.ptr()
 	g := kernel.Gemm{M: rows, N: h.padded, K: h.in, A: x, LDA: h.in, B: w, LDB: h.in, TransB: true, C: logits, LDC: h.padded, Bias: address(h.bias)}
 	kernel.MatMul(s, g)
@@ -235,15 +263,17 @@ func (h *head) part(first, rows int, more bool, logits, loss, dloss kernel.Array
 		h.sumsAcross(r, sums, logits)
 		r.Part = kernel.LogitPart{First: h.of.First, All: h.of.All, Sums: sums.ptr()}
 	}
-	kernel.CrossEntropyOver(s, r, loss, dloss, logits, h.targets.ptr(), h.p)
+	kernel.CrossEntropyOver(s, r, losses, dloss, logits, h.targets.ptr(), h.p)
 	if dx := h.grads[0]; dx != nil {
 		kernel.MatMul(s, kernel.Gemm{M: rows, N: h.in, K: h.padded, A: logits, LDA: h.padded, B: w, LDB: h.in, C: dx.ptr().From(first * h.in), LDC: h.in})
 	}
 	if dw := h.grads[1]; dw != nil {
-		kernel.MatMul(s, kernel.Gemm{M: h.padded, N: h.in, K: rows, A: logits, LDA: h.padded, TransA: true, B: x, LDB: h.in, C: dw.ptr(), LDC: h.in, Accumulate: more})
+		kernel.MatMul(s, kernel.Gemm{M: h.padded, N: h.in, K: rows, A: logits, LDA: h.padded, TransA: true, B: x, LDB: h.in, C: dw.ptr(), LDC: h.in, Accumulate: first > 0})
 	}
 	if db := h.grads[2]; db != nil {
-		shape := []int{rows, h.classes}
-		kernel.SumTo(s, shape, kernel.View{Ptr: db.ptr(), Strides: []int{0, 1}}, kernel.View{Ptr: logits, Strides: []int{h.padded, 1}}, more)
+		for i := 0; i < rows; i += LogitRows {
+			shape := []int{min(LogitRows, rows-i), h.classes}
+			kernel.SumTo(s, shape, kernel.View{Ptr: db.ptr(), Strides: []int{0, 1}}, kernel.View{Ptr: logits.From(i * h.padded), Strides: []int{h.padded, 1}}, first+i > 0)
+		}
 	}
 }

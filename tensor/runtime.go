@@ -24,6 +24,8 @@ type Runtime struct {
 	draws  uint64 // seeds drawn since SetSeed
 	nodes  uint64 // nodes made so far
 
+	logitRows int // at a time; see WithLogitRows
+
 	unbound *node    // begun, and without its result yet
 	waiting *waiting // the Schedule or Record in force; nil for none
 	store   Store

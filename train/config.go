@@ -113,9 +113,9 @@ func (c Config) rule() nn.Rule {
 }
 
 // Strategy is how a step is made to fit. It changes memory and time, and no
-// result: the losses are the same bit for bit under recompute, and up to the
-// order of additions under micro-batches (and, where there is dropout, to which
-// values it drops). Values.AwayAs alone, off by default, changes gradients by what
+// result: the losses are the same bit for bit under recompute and, on the host, with
+// logits in parts, and up to the order of additions under micro-batches (and, where
+// there is dropout, to which values it drops). Values.AwayAs alone, off by default, changes gradients by what
 // its form leaves out.
 type Strategy struct {
 	MicroBatch int `json:"micro_batch"` // sequences computed at once; divides the batch
@@ -124,6 +124,10 @@ type Strategy struct {
 	// Values says how single values wait for backward: which are made again, which
 	// wait outside the device. It is of a micro-batch; nil: all are kept.
 	Values *tensor.Schedule `json:"values,omitempty"`
+
+	// LogitRows is how many rows of logits, each of a token, are made at a time: a
+	// multiple of tensor.LogitRows; 0: as many as take 512 MiB.
+	LogitRows int `json:"logit_rows,omitempty"`
 
 	// StateAway keeps the optimizer's state outside the device, where the weights
 	// are updated; each gradient goes there when the last micro-batch has
@@ -151,6 +155,18 @@ func (c Config) Blocks() int {
 	}
 	return 0
 }
+
+// Logits is how many rows of logits, each of a token, the loss of a sample makes in
+// parts (Strategy.LogitRows); 0 where it makes none, or all at once.
+func (c Config) Logits() int {
+	if j, err := c.job(); err == nil {
+		return j.logits()
+	}
+	return 0
+}
+
+// logits are those of a family of models that makes none in parts.
+func (c Config) logits() int { return 0 }
 
 // Context is the longest sequence that the model takes; 0 where it takes none.
 func (c Config) Context() int {
@@ -181,6 +197,9 @@ func (c Config) Describe(s Strategy) string {
 				text += fmt.Sprintf(" as %s", as)
 			}
 		}
+	}
+	if s.LogitRows > 0 {
+		text += fmt.Sprintf(", logits of %d tokens at a time", s.LogitRows)
 	}
 	switch {
 	case s.GradientsAway:
@@ -216,6 +235,9 @@ func (c Config) Allows(s Strategy) error {
 	}
 	if err := s.Values.Validate(); err != nil {
 		return fmt.Errorf("strategy: %w", err)
+	}
+	if s.LogitRows < 0 || s.LogitRows%tensor.LogitRows != 0 || s.LogitRows > 0 && c.Logits() == 0 {
+		return fmt.Errorf("strategy: logits of %d tokens at a time: want a multiple of %d, of a model that names tokens", s.LogitRows, tensor.LogitRows)
 	}
 	if s.GradientsAway && !s.StateAway {
 		return fmt.Errorf("strategy %+v: gradients wait outside the device only where the optimizer's state does", s)

@@ -16,6 +16,7 @@ type job interface {
 	blocks() int      // that may be recomputed
 	arrays() int      // a checkpoint holds at least so many
 	fields() []Field  // of a batch
+	logits() int      // rows of them that a sample's loss makes in parts; 0: none
 	splits() []string // the axes of a Mesh that build knows of
 	build(b *nn.Builder, around nn.Around) model
 	architecture() any // config.json, for other programs
@@ -128,6 +129,7 @@ func (j gpt2) context() int    { return j.GPT2.Context }
 func (j gpt2) blocks() int     { return j.GPT2.Layers }
 func (j gpt2) arrays() int     { return j.GPT2.Layers }
 func (j gpt2) fields() []Field { return j.textFields(j.GPT2.Vocab) }
+func (j gpt2) logits() int     { return j.Seq }
 
 func (j gpt2) build(b *nn.Builder, around nn.Around) model {
 	m := b.GPT2(j.GPT2)
@@ -164,6 +166,7 @@ func (j moe) context() int    { return j.MoE.Context }
 func (j moe) blocks() int     { return j.MoE.Layers }
 func (j moe) arrays() int     { return j.MoE.Layers * j.MoE.Experts }
 func (j moe) fields() []Field { return j.textFields(j.MoE.Vocab) }
+func (j moe) logits() int     { return j.Seq }
 
 func (j moe) build(b *nn.Builder, around nn.Around) model {
 	m := b.MoE(j.MoE)
@@ -195,6 +198,7 @@ func (j masked) check() error { return j.BERT.Validate() }
 func (j masked) context() int { return j.BERT.Context }
 func (j masked) blocks() int  { return j.BERT.Layers }
 func (j masked) arrays() int  { return j.BERT.Layers }
+func (j masked) logits() int  { return data.Places(j.Seq) }
 
 func (j masked) fields() []Field {
 	p := data.Places(j.Seq)

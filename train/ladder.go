@@ -12,7 +12,8 @@ import (
 // took some of it: it is tried again one rung down.
 //
 //	0      as planned
-//	1      values are let go as memory runs out, the cheapest first
+//	1      values are let go as memory runs out, the cheapest first, and logits
+//	       are made in the smallest parts
 //	2 …    the same, with micro-batches of half the size
 //
 // Where ranks gather weights in the order in which they read them, none may make
@@ -47,6 +48,9 @@ func (t *Trainer) strategyAt(rung int) (Strategy, bool) {
 	}
 	if s.Values = online(s.Values, rung); t.par.inOrder() {
 		s.Values, s.Recompute = nil, t.Config.Blocks()
+	}
+	if t.Config.Logits() > 0 {
+		s.LogitRows = tensor.LogitRows
 	}
 	most := s.MicroBatch >> (rung - 1)
 	if most == 0 || most < s.MicroBatch && !t.Config.Divisible() {

@@ -94,8 +94,8 @@ func (l *parallel) inOrder() bool { return l != nil && l.Shard == ShardParameter
 
 // sameSteps says if ranks differ in the micro-batches of a step, where each one's
 // gradients are reduced, or where it goes from rank to rank; in what they recompute,
-// where they do so together; or in anything, where they gather weights for all that
-// is read.
+// where they do so together; in the parts of logits, where each has some of the
+// classes; or in anything, where they gather weights for all that is read.
 func (l *parallel) sameSteps(s Strategy) error {
 	if l == nil || l.Shard < ShardGradients && l.pipe == nil && !l.entwined() {
 		return nil
@@ -110,11 +110,19 @@ func (l *parallel) sameSteps(s Strategy) error {
 	if err := l.agree(dist.Max, most...); err != nil {
 		return err
 	}
+	logits := []float32{float32(s.LogitRows), -float32(s.LogitRows)}
+	if l.at.tensor != nil { // of a pipeline only the last stage has any
+		if err := l.agreeIn(l.at.tensor, dist.Max, logits...); err != nil {
+			return err
+		}
+	}
 	switch {
 	case most[0] != -most[1]:
 		err = fmt.Errorf("ranks have micro-batches of %v to %v samples: where gradients or weights are sharded, in a pipeline, or where ranks compute a model together, they must have the same, so give them devices of one size", -most[1], most[0])
 	case l.entwined() && most[2] != -most[3]:
 		err = fmt.Errorf("ranks recompute %v to %v blocks: where they compute a model together, or weights are sharded, they must recompute the same, so give them devices of one size", -most[3], most[2])
+	case logits[0] != -logits[1]:
+		err = fmt.Errorf("ranks along %s make logits of %v to %v tokens at a time (0: as many as take 512 MiB): they must make as many, so give them devices of one size", axisTensor, -logits[1], logits[0])
 	case l.inOrder() && most[4] != -most[5]:
 		err = errors.New("ranks have different plans of what is kept and what is made again: where weights are sharded they must have the same, so give them devices of one size")
 	}

@@ -9,13 +9,14 @@ import (
 // mixed says whether steps compute in 16 bits, now or before they fell back.
 func (t *Trainer) mixed() bool { return t.Config.Precision != tensor.Float32 }
 
-// casting runs f with operations computing in the precision of now.
+// casting runs f, a forward pass, with operations computing in the precision of now.
 func (t *Trainer) casting(f func()) {
-	if !t.mixed() {
-		f()
-		return
+	if t.mixed() {
+		plain := f
+		f = func() { t.rt.Autocast(t.precision.Type, plain) }
 	}
-	t.rt.Autocast(t.precision.Type, f)
+	s, _ := t.strategyAt(t.ladder.rung)
+	t.rt.WithLogitRows(s.LogitRows, f)
 }
 
 // judgePrecision finds whether the step was skipped, and gives precision for

@@ -48,7 +48,7 @@ func (j *jobFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&j.optimizer, "optimizer", "", "adamw, or sgd with momentum (default by model: "+defaults(func(f family) string { return f.optimizer })+")")
 	f.Var(&j.batch, "batch", "sequences or images in a step, or auto: the most that fit in one piece (default by model: "+defaults(func(f family) string { return strconv.Itoa(f.batch) })+")")
 	f.IntVar(&j.seq, "seq", 0, "tokens in a sequence (default by model: "+defaults(func(f family) string { return strconv.Itoa(f.seq) })+", or the most it takes)")
-	f.Var(&j.precision, "precision", "float32, bfloat16 or float16: what a step computes in; weights stay float32")
+	f.Var(&j.precision, "precision", "float32, bfloat16 or float16: what a step computes in; weights stay float32; or auto: of float32 and bfloat16 the faster that fits")
 	f.Var(&j.away, "away", "memory outside the device where values and the optimizer's state may wait: SIZE of the host's memory, or SIZE,DIR of a file (default none)")
 	f.StringVar(&j.away.as, "away-as", "", "`FORM` in which values wait there: bfloat16 or int8, which change gradients a little; the optimizer's state keeps all bits (default: all bits)")
 	f.StringVar(&j.rates, "rates", "", "`FILE` with what operations took on the device, to estimate from: plan --calibrate writes it, and train corrects it by what its steps take")
@@ -77,6 +77,9 @@ func (j *jobFlags) config() (train.Config, family, error) {
 	if err == nil {
 		err = j.away.check()
 	}
+	if err == nil && j.precision.auto && j.batch.auto {
+		err = usagef("--batch auto and --precision auto: give one of them, since each is chosen for the other")
+	}
 	if err != nil {
 		return train.Config{}, f, err
 	}
@@ -97,12 +100,35 @@ func (j *jobFlags) config() (train.Config, family, error) {
 	return c, f, setOptimizer(&c, name)
 }
 
-// precisionFlag is the name of an element type.
-type precisionFlag struct{ tensor.DType }
+// precisionFlag is the name of an element type, or "auto".
+type precisionFlag struct {
+	tensor.DType
+	auto bool
+}
 
-func (p *precisionFlag) Set(name string) error { return p.UnmarshalText([]byte(name)) }
+func (p *precisionFlag) Set(name string) error {
+	if p.auto = name == "auto"; p.auto {
+		return nil
+	}
+	return p.UnmarshalText([]byte(name))
+}
+
+func (p *precisionFlag) String() string {
+	if p.auto {
+		return "auto"
+	}
+	return p.DType.String()
+}
 
 func (p *precisionFlag) Type() string { return "TYPE" }
+
+// search finds the fastest strategy and, with --precision auto, its precision.
+func (j *jobFlags) search(ctx context.Context, info device.Info, c train.Config, o plan.Options) (*plan.Plan, error) {
+	if j.precision.auto {
+		return plan.SearchPrecision(ctx, info, c, o)
+	}
+	return plan.Search(ctx, info, c, o)
+}
 
 // batchFlag is a number of sequences, or "auto".
 type batchFlag struct {

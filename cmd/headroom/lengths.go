@@ -22,6 +22,8 @@ func (f *trainFlags) checkLengths(c train.Config) error {
 		return usagef("--lengths is for one device: several ranks take steps of one length")
 	case f.away.bytes > 0:
 		return usagef("--lengths does not go with --away yet: leave one of them out")
+	case f.precision.auto:
+		return usagef("--lengths does not go with --precision auto yet: give a type")
 	case f.plan != "":
 		return usagef("--plan %s is of one length: with --lengths each has a plan, which is searched", f.plan)
 	}
@@ -76,11 +78,11 @@ func writeLengths(p *page, l *plan.Lengths) error {
 }
 
 // writeFound shows what was planned.
-func writeFound(w io.Writer, p *plan.Plan, l *plan.Lengths) error {
+func (f *trainFlags) writeFound(w io.Writer, p *plan.Plan, l *plan.Lengths) error {
 	if l != nil {
 		return writeLengths(newPage(w), l)
 	}
-	return writePlan(newPage(w), p)
+	return f.writePlan(newPage(w), p)
 }
 
 // shapes are those of a run.

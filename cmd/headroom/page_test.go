@@ -39,7 +39,7 @@ func pages(t *testing.T) map[string]func(*page) error {
 		"diff":    func(p *page) error { return writeDifference(p, difference) },
 		"check":   func(p *page) error { return writeAudit(p, inspect.Check(s)) },
 		"doctor":  func(p *page) error { return writeFindings(p, found) },
-		"plan":    func(p *page) error { return writePlan(p, &tried) },
+		"plan":    func(p *page) error { return new(jobFlags).writePlan(p, &tried) },
 	}
 }
 

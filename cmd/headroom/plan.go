@@ -38,6 +38,7 @@ take at least.`,
   headroom plan --model gpt2 --batch 8 --seq 1024 --devices 4xnull:4GiB --shard gradients
   headroom plan --model gpt2 --batch 8 --seq 1024 --devices 4xnull:4GiB
   headroom plan --model gpt2 --batch auto --seq 1024 --device null:24GiB
+  headroom plan --model gpt2 --batch 8 --seq 1024 --device cuda:0 --precision auto
   headroom plan --model resnet50 --batch 64 --device null:8GiB
   headroom plan --model bert-base --task classes --classes 5 --device null:8GiB
   headroom plan --model gpt2 --batch 8 --seq 1024 --device null:8GiB --out plan.json
@@ -91,6 +92,9 @@ func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
 	}
 	if err != nil {
 		return err
+	}
+	if j.precision.auto && (j.devices != "" || j.calibrate || j.maxBatch || j.maxSeq || j.curve) {
+		return usagef("--precision auto is for a step on one device: give a type for --devices, --calibrate, --max-batch, --max-seq and --curve")
 	}
 	c.Schedule = nn.Cosine{Peak: 1e-3, Steps: 1}
 	if err := c.Validate(); err != nil {
@@ -176,11 +180,11 @@ func (j *planFlags) answer(ctx context.Context, info device.Info, c train.Config
 		stages, err := plan.SearchStages(ctx, info, c, o)
 		return j.show(w, stages, err, func(to *page) error { return j.writeStages(to, stages, c, o.Parallel) })
 	}
-	p, err := plan.Search(ctx, info, c, o)
+	p, err := j.search(ctx, info, c, o)
 	if err == nil && j.out != "" {
 		err = p.Write(j.out)
 	}
-	return j.show(w, p, err, func(to *page) error { return writePlan(to, p) })
+	return j.show(w, p, err, func(to *page) error { return j.writePlan(to, p) })
 }
 
 // show prints a result as JSON or as text.
@@ -278,7 +282,10 @@ func layoutFlags(l plan.Layout) string {
 }
 
 // writePlan shows what was tried, the choice marked.
-func writePlan(p *page, of *plan.Plan) error {
+func (j *jobFlags) writePlan(p *page, of *plan.Plan) error {
+	if j.precision.auto {
+		p.fact("precision", "%s, the faster of float32 and bfloat16 that fits, by the estimate", of.Precision)
+	}
 	p.fact("device", "%s, %s; a plain step needs %s", of.Device, bytesText(of.BudgetBytes), bytesText(of.Plain.PeakBytes))
 	rows := [][]string{{"  strategy", "peak", "reserved", "flops a step", "estimate"}}
 	for _, trial := range of.Tried {

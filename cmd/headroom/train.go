@@ -225,8 +225,8 @@ func (f *trainFlags) checkRanks() error {
 	if f.devices != "" && f.changed("device") {
 		return usagef("--device %s and --devices %s: give one of them", f.device, f.devices)
 	}
-	if f.seat.ranks() > 1 && (f.batch.auto || f.plan != "") {
-		return usagef("--batch auto and --plan are for one device: with several give a number, and each rank plans for itself")
+	if f.seat.ranks() > 1 && (f.batch.auto || f.precision.auto || f.plan != "") {
+		return usagef("--batch auto, --precision auto and --plan are for one device: with several give a number and a type, and each rank plans for itself")
 	}
 	return nil
 }
@@ -250,6 +250,9 @@ func (f *trainFlags) configureResume(stderr io.Writer) (train.Config, *train.Che
 		if !f.changed("task") {
 			f.task = string(cp.State.Config.Task)
 		}
+	}
+	if f.precision.auto { // was chosen when the run began
+		f.precision = precisionFlag{DType: cp.State.Config.Precision}
 	}
 	asked, err := f.overlay(cp.State.Config, f.changed)
 	if err == nil {
@@ -363,6 +366,9 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	if err != nil {
 		return train.Summary{}, planError(err)
 	}
+	if f.precision.auto {
+		share.Precision = p.Precision
+	}
 	learner := f.learner(dev)
 	if learner != nil {
 		dev = learner.Device()
@@ -382,7 +388,7 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	if n := f.seat.ranks(); n > 1 {
 		fact(stderr, "ranks", "%d, each with %d samples of a batch; sharded: %v%s", n, share.Batch, &f.shard, f.over())
 	}
-	writeFound(stderr, p, lengths)
+	f.writeFound(stderr, p, lengths)
 	if f.weights != "" {
 		if err := t.LoadWeights(f.weights); err != nil {
 			return train.Summary{}, errors.Join(usageError{err}, t.Close())
@@ -414,9 +420,12 @@ func (f *trainFlags) findPlan(ctx context.Context, info device.Info, c train.Con
 		var show *progress
 		show, o.OnTrial = planning(stderr)
 		defer show.end()
-		return plan.Search(ctx, info, c, o)
+		return f.search(ctx, info, c, o)
 	}
 	p, err := plan.Read(f.plan)
+	if err == nil && f.precision.auto {
+		c.Precision = p.Precision
+	}
 	if err == nil {
 		err = p.For(info, c)
 	}
@@ -454,7 +463,7 @@ func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Chec
 	err = errors.Join(err, end())
 	show.end()
 	c := t.Job()
-	s := train.Summary{Ranks: f.seat.ranks(), Model: c.Model, Task: c.Task, Parameters: t.Parameters(), Batch: c.Batch, Seq: c.Seq, Data: f.data,
+	s := train.Summary{Ranks: f.seat.ranks(), Model: c.Model, Task: c.Task, Precision: c.Precision, Parameters: t.Parameters(), Batch: c.Batch, Seq: c.Seq, Data: f.data,
 		MeasuredPeakBytes: out.PeakBytes, MeasuredReservedBytes: out.ReservedBytes,
 		Strategy: t.Config.Describe(t.Strategy), MicroBatch: t.Strategy.MicroBatch, RecomputedBlocks: t.Strategy.Recompute,
 		Steps: out.Steps, ResumedFromStep: from, Interrupted: out.Interrupted,

@@ -7,6 +7,11 @@ import (
 	"github.com/headroom-go/headroom/device"
 )
 
+// PartRows is how many rows give one number of CrossEntropyOver's losses. A product
+// whose inner indices are cut at multiples of it, where each part accumulates, adds in
+// the order of the whole one on the host.
+const PartRows = sliceK
+
 // LogitRows are some rows of the logits of a batch.
 type LogitRows struct {
 	Rows, Cols int
@@ -69,28 +74,28 @@ func rowSumsHost(l *device.Launch, w *device.Workers) {
 var crossEntropyOverKernel = &device.Kernel{Name: "cross_entropy_over", Host: crossEntropyOverHost, CUDA: cudaCrossEntropyOver}
 
 // CrossEntropyOver is CrossEntropy and CrossEntropyGrad in one pass over some
-// rows of logits: *loss becomes their part of the batch's loss, and their
-// gradient is written over them, with 0 in the padding. Without dloss the
-// logits stay. targets are the batch's, r.All int32. Of rows of which only some
+// rows of logits: each PartRows of them set a number of losses, the last one fewer
+// perhaps, to their part of the batch's loss, and their gradient is written over
+// them, with 0 in the padding. Without dloss the logits stay. targets are the batch's, r.All int32. Of rows of which only some
 // classes are here, those whose target is not among them have no part of the loss
 // here: the sum of the parts is all of it. There p.Smoothing must be 0, and
 // p.Ignore below.
-func CrossEntropyOver(s device.Stream, r LogitRows, loss, dloss, logits, targets Array, p CrossEntropyParams) {
+func CrossEntropyOver(s device.Stream, r LogitRows, losses, dloss, logits, targets Array, p CrossEntropyParams) {
 	const op = "CrossEntropyOver"
 	needMatrix(op, r.Rows, r.Cols, logits, targets)
-	need(op, 1, loss)
+	need(op, r.Rows, losses)
 	r.check(op)
 	r.Part.check(op, p)
 	n := r.Rows * r.Cols
-	l := device.Launch{Kernel: crossEntropyOverKernel, Bytes: logits.bytes(n) + bytesOf(r.All+1), Flops: uint64((expFlops + 3) * n)}
+	l := device.Launch{Kernel: crossEntropyOverKernel, Bytes: logits.bytes(n) + bytesOf(r.All+ceilDiv(r.Rows, PartRows)), Flops: uint64((expFlops + 3) * n)}
 	if dloss.given() {
 		l.Bytes += logits.bytes(r.Rows * r.Stride)
 		l.Flops += uint64((expFlops + 2) * n)
 	}
-	operands(&l, 0, loss, dloss, logits, targets)
+	operands(&l, 0, losses, dloss, logits, targets)
 	l.Int[0], l.Int[1] = r.Rows, r.Cols
 	p.store(&l, 2)
-	l.Int[4], l.Int[5], l.Int[6] = r.Stride, r.First, r.All
+	l.Int[4], l.Int[5], l.Int[6], l.Int[9] = r.Stride, r.First, r.All, PartRows
 	if l.Int[8] = r.Cols; r.Part.Sums.given() {
 		operands(&l, 4, r.Part.Sums)
 		l.Int[7], l.Int[8] = r.Part.First, r.Part.All
@@ -114,11 +119,14 @@ func crossEntropyOverHost(l *device.Launch, w *device.Workers) {
 		j.sums = device.Float32s(l.Ptr[4], 2*l.Int[0])
 	}
 	w.For(l.Int[0], rowsPerChunk(j.cols), func(lo, hi int) { j.rows(w, lo, hi) })
-	var sum float64
-	for _, x := range j.losses {
-		sum += float64(x)
+	sums := device.Float32s(l.Ptr[0], ceilDiv(l.Int[0], PartRows))
+	for i := range sums {
+		var sum float64
+		for _, x := range j.losses[i*PartRows : min((i+1)*PartRows, len(j.losses))] {
+			sum += float64(x)
+		}
+		sums[i] = float32(sum / divisor)
 	}
-	device.Float32s(l.Ptr[0], 1)[0] = float32(sum / divisor)
 }
 
 // overJob is a CrossEntropyOver on the host.

@@ -318,7 +318,7 @@ func cudaCrossEntropyOver(l *device.Launch, q *device.CUDAQueue) {
 	l.Ptr[5] = q.Workspace(4 + 4*l.Int[0])
 	q.Run(rowsCode, "cross_entropy_divisor", device.Grid{X: 1, Block: 1024}, l)
 	q.Run(rowsCode, function, device.Grid{X: l.Int[0], Block: 512}, l)
-	q.Run(rowsCode, "cross_entropy_part", device.Grid{X: 1, Block: 1024}, l)
+	q.Run(rowsCode, "cross_entropy_part", device.Grid{X: blocks(l.Int[0], l.Int[9]), Block: threads}, l)
 }
 
 func cudaEmbeddingGrad(l *device.Launch, q *device.CUDAQueue) {

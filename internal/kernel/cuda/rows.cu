@@ -437,11 +437,12 @@ KERNEL(256) cross_entropy_grad(Launch l) {
 	});
 }
 
-// Cross entropy of some rows of a batch, with its gradient over them. ptr: loss,
+// Cross entropy of some rows of a batch, with its gradient over them. ptr: losses,
 // dloss, logits, targets of the whole batch and, where not all classes are here, the
 // row_sums of all; n: rows, cols, ignore, sum, stride, first row, rows of the batch,
-// class of the first column, all classes. The workspace ptr[5] holds what the batch's sum
-// is divided by, and from its second element on a loss for each row.
+// class of the first column, all classes, rows that give a loss. The workspace ptr[5]
+// holds what the batch's sum is divided by, and from its second element on a loss for
+// each row.
 KERNEL(1024) cross_entropy_divisor(Launch l) {
 	SHARED float room[32];
 	float n = counted(at<int>(l.ptr[3]), l.n[6], l.n[2], room);
@@ -576,11 +577,12 @@ KERNEL(512, 3) cross_entropy_packs(Launch l) {
 	}
 }
 
-// cross_entropy_part adds up the losses, with one block.
-KERNEL(1024) cross_entropy_part(Launch l) {
+// cross_entropy_part adds up the rows' losses, with a block for each that comes of it.
+KERNEL(256) cross_entropy_part(Launch l) {
 	SHARED float room[32];
+	i64 first = blockX() * l.n[9], end = first + l.n[9] < l.n[0] ? first + l.n[9] : l.n[0];
 	float sum = 0, *work = at<float>(l.ptr[5]);
-	for (i64 i = threadX(); i < l.n[0]; i += blockLen()) sum += work[1 + i];
+	for (i64 i = first + threadX(); i < end; i += blockLen()) sum += work[1 + i];
 	sum = blockSum(sum, room);
-	if (threadX() == 0) *at<float>(l.ptr[0]) = sum / *work;
+	if (threadX() == 0) at<float>(l.ptr[0])[blockX()] = sum / *work;
 }
