@@ -15,7 +15,7 @@ import (
 // where none did, has the highest peak. Why it and not another one is said by the first
 // of these that holds:
 //
-//	its verdict is LEAK or FRAGMENTATION  the others' are, or are not
+//	it leaks, has holes or met a limit     the others do, too, or don't
 //	it holds a tenth more than the others  by the call site with the most of that:
 //	                                       one that only it has, more blocks, larger ones
 //	others have taken more than it could   its device has less room
@@ -170,7 +170,7 @@ func (j *job) judge(r *JobReport) {
 	}
 	r.Summary = fmt.Sprintf("%s: %s. ", j.name(), mine.Summary)
 	switch {
-	case mine.Verdict == Leak || mine.Verdict == Fragmentation:
+	case mine.Verdict == Leak || mine.Verdict == Fragmentation || mine.Verdict == Limit:
 		r.Summary += j.shared(mine.Verdict)
 		r.Actions = append(r.Actions, mine.Actions...)
 	case len(r.Sites) > 0 && over(live, j.at) >= uneven*float64(e.live):

@@ -53,7 +53,6 @@ func TestPipelineChangesNothing(t *testing.T) {
 			{4, 4, 2, 0, train.ShardNothing, train.GPipe},
 			{4, 2, 1, 2, train.ShardGradients, train.OneFOneB},
 			{4, 2, 2, 0, train.ShardState, train.GPipe},
-			{4, 2, 1, 0, train.ShardState, train.Interleaved},
 			{2, 2, 1, 1, train.ShardNothing, train.ZeroBubble},
 			{4, 4, 1, 0, train.ShardState, train.ZeroBubble},
 			{4, 2, 2, 0, train.ShardState, train.ZeroBubble},

@@ -130,7 +130,7 @@ func TestMemoryRunsOutAnywhere(t *testing.T) {
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			c := v.c
-			if c.Schedule.Steps = 10; invariant.Slow { // checking takes its time
+			if c.Schedule.Steps = 7; invariant.Slow { // checking takes its time
 				if c.Schedule.Steps = 2; v.name != "parameters" && v.name != "TCP" {
 					t.Skip("those with more of what is done at the same time are tried")
 				}
