@@ -20,7 +20,7 @@ type Options struct {
 	Placed func(*Plan) (int64, error)
 }
 
-const defaultWork = 30e6
+const defaultWork = 15e6
 
 // NoPlanError is returned when no plan was found within the budget.
 type NoPlanError struct {
@@ -76,7 +76,7 @@ func Curve(ctx context.Context, p *Program, budgets []int64, o Options) ([]*Plan
 		if last != nil && (plans[i] == nil || plans[i].Extra > last.Extra) {
 			better := *last
 			better.Budget = budgets[i]
-			better.Lower, _ = g.lower(budgets[i])
+			better.Lower = min(g.worst(budgets[i], defaultWork/8).bound, better.Extra)
 			plans[i] = &better
 		}
 		if plans[i] != nil {
@@ -113,7 +113,6 @@ type solver struct {
 	shape  *dtrShape
 	found  []start // cheapest first, all within the budget, one of a source
 	source source
-	liking [bySecondTaste + 1][]float64
 	low    int64 // lowest peak reached
 }
 
@@ -128,24 +127,25 @@ type source int
 
 const (
 	bySolution source = iota // of another budget
+	byCut
 	byDescent
 	byDTR
-	byTaste
-	bySecondTaste
+	byNothing
 )
 
 func (sv *solver) solve(work int, near *Plan) (*Plan, error) {
-	lower, possible := sv.g.lower(sv.budget)
 	sv.hide()
 	sv.low = sv.tree.peak()
-	if !possible && len(sv.moves) == 0 {
+	if len(sv.moves) == 0 && slices.Max(sv.g.least()) > sv.budget {
 		return nil, &NoPlanError{Budget: sv.budget, Reached: sv.low, Impossible: true}
 	}
-	if len(sv.moves) > 0 {
-		lower = 0
-	}
+	var lower int64
 	if sv.low > sv.budget {
-		sv.starts(work/2, near)
+		worst := sv.g.worst(sv.budget, work/8)
+		if sv.work += worst.work; len(sv.moves) == 0 {
+			lower = worst.bound
+		}
+		sv.starts(work/2, near, worst)
 	} else {
 		sv.note(nil, 0)
 	}
@@ -191,13 +191,15 @@ func (sv *solver) note(runs set, cost int64) {
 
 // starts finds the first plans. Where none is found with this work, it goes on
 // with as much again, in smaller steps.
-func (sv *solver) starts(work int, near *Plan) {
+func (sv *solver) starts(work int, near *Plan, worst *moment) {
 	sv.stop = sv.work + work
 	if near != nil {
 		sv.load(sv.g.runsOf(near))
 		sv.power, sv.noise = 1, 0
 		sv.keep()
 	}
+	sv.source = byCut
+	sv.cuts(worst)
 	sv.source = byDescent
 	sv.descend(10, work/100)
 	sv.source = byDTR
@@ -207,22 +209,33 @@ func (sv *solver) starts(work int, near *Plan) {
 		sv.power, sv.noise = 1, 0
 		sv.keep()
 	}
-	sv.source = byTaste
+	sv.source = byNothing
 	for k, power := range []float64{1, .5, .7, .3} {
 		sv.load(nil)
 		sv.power, sv.noise = power, []float64{0, 0, .2, .4}[k]
 		sv.keep()
 	}
-	first := sv.stop
-	sv.stop = (sv.work + first) / 2
-	sv.tastes()
-	sv.source, sv.stop = bySecondTaste, first
-	sv.tastes()
 	for steps := 20; steps <= 80 && len(sv.found) == 0 && sv.ctx.Err() == nil; steps *= 2 {
 		sv.stop = sv.work + work
 		sv.descend(steps, work/4/steps)
 	}
 	sv.stop = math.MaxInt
+}
+
+// cuts builds plans from the choices at one moment, at prices around that which
+// fills the memory there: what runs again does so before the first operation
+// that reads it. Other moments are repaired.
+func (sv *solver) cuts(m *moment) {
+	for _, part := range []float64{.9, .95, 1.001, 1.05, 1.1, 1.2, 1.3} {
+		m.work = 0
+		m.choose(part * m.price)
+		sv.work += m.work
+		for _, power := range []float64{1, .5} {
+			sv.load(m.runs())
+			sv.power, sv.noise = power, 0
+			sv.keep()
+		}
+	}
 }
 
 // descend lowers the budget in steps from the peak without a plan, improving the
@@ -258,33 +271,6 @@ func (sv *solver) force(runs set) bool {
 	return false
 }
 
-// tastes builds plans with tastes, factors for all operations of a kind, so that
-// what repeats from layer to layer is decided alike. It changes the best taste so
-// far, in few kinds or in many.
-func (sv *solver) tastes() {
-	cost := int64(math.MaxInt64)
-	best := make([]float64, sv.g.kinds)
-	for k := range best {
-		best[k] = 1
-	}
-	next := slices.Clone(best)
-	defer func() { sv.taste = nil }()
-	for sv.work < sv.stop && sv.ctx.Err() == nil {
-		copy(next, best)
-		for range 1 + sv.rng.IntN(1+len(next)>>sv.rng.IntN(4)) {
-			next[sv.rng.IntN(len(next))] *= math.Exp(sv.rng.NormFloat64())
-		}
-		sv.load(nil)
-		sv.taste, sv.noise = next, 0
-		sv.power = 0.4 + 0.6*sv.rng.Float64()
-		if sv.keep() && sv.cost <= cost {
-			cost = sv.cost
-			best, next = next, best
-			sv.liking[sv.source] = slices.Clone(best)
-		}
-	}
-}
-
 // refine improves the plans found, each that is near the best for a while, then
 // the best.
 func (sv *solver) refine(work int) {
@@ -297,7 +283,7 @@ func (sv *solver) refine(work int) {
 }
 
 func (sv *solver) further(f start, work int) {
-	sv.source, sv.planner.liking = f.source, sv.liking[f.source]
+	sv.source = f.source
 	sv.load(f.runs)
 	sv.improve(work)
 	sv.note(sv.save(), sv.cost)
