@@ -118,10 +118,10 @@ func (m *moment) solve() {
 	}
 }
 
-// worst is the moment with the greatest bound, or one near it: from where the
-// program needs most memory it goes where the bound rises, in shorter and
-// shorter steps, until the work is done.
-func (g *graph) worst(budget int64, work int) *moment {
+// worst is the moment at which the program needs most memory, and that with the
+// greatest bound, or one near it: from the first it goes where the bound rises, in
+// shorter and shorter steps, until the work is done.
+func (g *graph) worst(budget int64, work int) (highest, best *moment) {
 	live := g.plainLive()
 	top := 0
 	for t, b := range live {
@@ -129,7 +129,8 @@ func (g *graph) worst(budget int64, work int) *moment {
 			top = t
 		}
 	}
-	best := g.newMoment(int32(top), budget)
+	highest = g.newMoment(int32(top), budget)
+	best = highest
 	done := best.work
 	for step := g.n / 8; step > g.n/256; step /= 2 {
 		for _, t := range []int{int(best.t) - step, int(best.t) + step} {
@@ -143,7 +144,7 @@ func (g *graph) worst(budget int64, work int) *moment {
 		}
 	}
 	best.work = done
-	return best
+	return highest, best
 }
 
 // plainLive is the memory at each stage when all is kept until its last read.

@@ -26,7 +26,7 @@
 //	state.go    a plan under construction: an edit costs O(log n) per window
 //	repair.go   greedy: drop what costs least per byte-time of excess
 //	search.go   ruin and recreate, and plans out of cuts and of runs of DTR
-//	move.go     copies that hide beside the operations
+//	move.go     copies beside the operations
 //	bound.go    the proved bound, and the best choice at one moment
 //	flow.go     least cuts
 //	solve.go    the portfolio, one budget or many
@@ -62,7 +62,11 @@
 // Moves come first: while the peak is too high, the value with the best product of
 // relief and cost per byte moves away if both copies fit into what is left of the
 // two lanes, in the order in which the lanes will take them. Extra runs only delay
-// stages, so copies that hide in the plain program hide in every plan.
+// stages, so copies that hide in the plain program hide in every plan. Where such
+// copies don't suffice, the same is done as though operations took somewhat
+// longer, and as though they took for ever: so more values move, fewer operations
+// run again, and some wait for copies. The executor's clock tells how long, and
+// the plan that takes the least time is taken.
 //
 // Work is counted, not timed, and random numbers come from a seed: the same
 // arguments give the same plan.
@@ -80,6 +84,6 @@
 // # Limits
 //
 // The order of the program is kept, also within a stage: orders that recompute
-// across program order are out of reach. Moves that would stall the program are not
-// proposed, although [Plan.Check] accounts for stalls. A value moves at most once.
+// across program order are out of reach. How long copies stall is known of whole
+// plans only, and decides between few of them. A value moves at most once.
 package remat

@@ -76,7 +76,8 @@ func Curve(ctx context.Context, p *Program, budgets []int64, o Options) ([]*Plan
 		if last != nil && (plans[i] == nil || plans[i].Extra > last.Extra) {
 			better := *last
 			better.Budget = budgets[i]
-			better.Lower = min(g.worst(budgets[i], defaultWork/8).bound, better.Extra)
+			_, worst := g.worst(budgets[i], defaultWork/8)
+			better.Lower = min(worst.bound, better.Extra)
 			plans[i] = &better
 		}
 		if plans[i] != nil {
@@ -89,9 +90,7 @@ func Curve(ctx context.Context, p *Program, budgets []int64, o Options) ([]*Plan
 // placed solves, leaving room for what placement adds.
 func (g *graph) placed(ctx context.Context, budget int64, o Options, near *Plan) (*Plan, error) {
 	for room := int64(0); ; {
-		sv := &solver{planner: newPlanner(newState(g, budget-room), o.Seed), shape: newDTRShape(g.p)}
-		sv.ctx = ctx
-		plan, err := sv.solve(cmp.Or(o.Work, defaultWork), near)
+		plan, err := g.fastest(ctx, budget-room, o, near)
 		if err != nil || o.Placed == nil {
 			return plan, err
 		}
@@ -105,6 +104,28 @@ func (g *graph) placed(ctx context.Context, budget int64, o Options, near *Plan)
 		}
 		room += max(size-budget, budget/1000)
 	}
+}
+
+// fastest solves with copies that hide beside the operations, and, where these
+// don't save all that has to be saved, with more of them, for which operations wait.
+func (g *graph) fastest(ctx context.Context, budget int64, o Options, near *Plan) (*Plan, error) {
+	work := cmp.Or(o.Work, defaultWork)
+	try := func(stretch float64, work int) (*Plan, error) {
+		sv := &solver{planner: newPlanner(newState(g, budget), o.Seed), shape: newDTRShape(g.p)}
+		sv.ctx = ctx
+		return sv.solve(stretch, work, near)
+	}
+	best, err := try(1, work)
+	if !g.moves() || err == nil && best.Extra == 0 {
+		return best, err
+	}
+	for _, stretch := range stretches {
+		plan, failed := try(stretch, work/4)
+		if failed == nil && (err != nil || plan.Extra < best.Extra) {
+			best, err = plan, nil
+		}
+	}
+	return best, err
 }
 
 // solver holds the best plans found.
@@ -133,19 +154,21 @@ const (
 	byNothing
 )
 
-func (sv *solver) solve(work int, near *Plan) (*Plan, error) {
-	sv.hide()
+// solve finds a plan with copies that would hide if operations took stretch times
+// as long.
+func (sv *solver) solve(stretch float64, work int, near *Plan) (*Plan, error) {
+	sv.hide(stretch)
 	sv.low = sv.tree.peak()
 	if len(sv.moves) == 0 && slices.Max(sv.g.least()) > sv.budget {
 		return nil, &NoPlanError{Budget: sv.budget, Reached: sv.low, Impossible: true}
 	}
 	var lower int64
 	if sv.low > sv.budget {
-		worst := sv.g.worst(sv.budget, work/8)
+		highest, worst := sv.g.worst(sv.budget, work/8)
 		if sv.work += worst.work; len(sv.moves) == 0 {
 			lower = worst.bound
 		}
-		sv.starts(work/2, near, worst)
+		sv.starts(work/2, near, slices.Compact([]*moment{highest, worst}))
 	} else {
 		sv.note(nil, 0)
 	}
@@ -156,9 +179,11 @@ func (sv *solver) solve(work int, near *Plan) (*Plan, error) {
 		sv.refine(work - sv.work)
 	}
 	sv.load(sv.found[0].runs)
-	plan := sv.plan()
-	plan.Lower = min(lower, plan.Extra)
-	return plan, nil
+	plan, err := sv.plan()
+	if err == nil {
+		plan.Lower = min(lower, plan.Extra)
+	}
+	return plan, err
 }
 
 // keep repairs and cleans the state and notes it if it's good.
@@ -191,7 +216,7 @@ func (sv *solver) note(runs set, cost int64) {
 
 // starts finds the first plans. Where none is found with this work, it goes on
 // with as much again, in smaller steps.
-func (sv *solver) starts(work int, near *Plan, worst *moment) {
+func (sv *solver) starts(work int, near *Plan, moments []*moment) {
 	sv.stop = sv.work + work
 	if near != nil {
 		sv.load(sv.g.runsOf(near))
@@ -199,7 +224,9 @@ func (sv *solver) starts(work int, near *Plan, worst *moment) {
 		sv.keep()
 	}
 	sv.source = byCut
-	sv.cuts(worst)
+	for _, m := range moments {
+		sv.cuts(m)
+	}
 	sv.source = byDescent
 	sv.descend(10, work/100)
 	sv.source = byDTR
@@ -222,7 +249,7 @@ func (sv *solver) starts(work int, near *Plan, worst *moment) {
 	sv.stop = math.MaxInt
 }
 
-// cuts builds plans from the choices at one moment, at prices around that which
+// cuts builds plans from the choices at a moment, at prices around that which
 // fills the memory there: what runs again does so before the first operation
 // that reads it. Other moments are repaired.
 func (sv *solver) cuts(m *moment) {
