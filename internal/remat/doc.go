@@ -48,8 +48,8 @@
 // programs have one moment that decides, where forward ends; so its choice is
 // nearly a plan, and its bound is close.
 //
-// The portfolio: (1) the choices at that moment at several prices for a byte of
-// memory, with the rest repaired; (2) a descent through ten budgets from the plain
+// The portfolio: (1) the choices at that moment, and at the one of the highest
+// memory, at several prices for a byte, with the rest repaired; (2) a descent through ten budgets from the plain
 // peak to the one asked for, with some search at each, which reaches budgets at
 // which construction from nothing fails; (3) the run of DTR_eq, whose result no
 // plan exceeds; (4) construction from nothing with several powers of the relief
