@@ -10,7 +10,7 @@ import (
 
 // Recipes are fixed strategies that a search tries beside the solver's plans.
 // Near the least budget, where most of the memory is not in values, one may fit
-// where no plan is found; and the solver moves only what hides beside operations.
+// where no plan is found.
 
 // recipes lists those that are s besides: every block keeps its input alone;
 // every value waits outside the device.

@@ -549,6 +549,9 @@ func record(info device.Info, c train.Config, free Trial, o Options) (p *program
 	}
 	p = newProgram(r, seconds)
 	p.plain, p.as = free.Seconds, o.Away.As
+	if o.Away.Bytes > free.AwayBytes {
+		p.Room = int64(float64(o.Away.Bytes-free.AwayBytes) * o.Away.times())
+	}
 	p.OutRate, p.BackRate = int64(o.Away.OutBytesPerSecond*o.Away.times()), int64(o.Away.BackBytesPerSecond*o.Away.times())
 	return p, nil
 }

@@ -16,15 +16,9 @@ func (pl *Plan) Check(p *Program) error {
 	if err := p.Check(); err != nil {
 		return err
 	}
-	x := &executor{p: p, root: p.roots(), made: p.makers(), steps: pl.Schedule(p),
-		defined: make([]bool, len(p.Values)), windows: make([]int, len(p.Values))}
-	if err := x.prepare(pl); err != nil {
+	x, err := pl.execute(p)
+	if err != nil {
 		return err
-	}
-	for k := range len(x.steps) + 1 {
-		if err := x.step(k, pl); err != nil {
-			return fmt.Errorf("remat: step %d: %w", k, err)
-		}
 	}
 	if x.clock-pl.Plain != pl.Extra || pl.Plain != p.PlainCost() || x.peak != pl.Peak || x.peak > pl.Budget {
 		return fmt.Errorf("remat: the plan says %d + %d ns and a peak of %d bytes within %d; it takes %d ns and %d bytes",
@@ -33,9 +27,25 @@ func (pl *Plan) Check(p *Program) error {
 	return nil
 }
 
+// execute runs all steps.
+func (pl *Plan) execute(p *Program) (*executor, error) {
+	x := &executor{p: p, root: p.roots(), made: p.makers(), steps: pl.Schedule(p),
+		defined: make([]bool, len(p.Values)), windows: make([]int, len(p.Values))}
+	if err := x.prepare(pl); err != nil {
+		return nil, err
+	}
+	for k := range len(x.steps) + 1 {
+		if err := x.step(k, pl); err != nil {
+			return nil, fmt.Errorf("remat: step %d: %w", k, err)
+		}
+	}
+	return x, nil
+}
+
 type executor struct {
 	p       *Program
 	root    []int
+	within  [][]int // of each root, the values in its memory
 	made    []int
 	steps   []int
 	opens   [][]Window // by first step
@@ -80,7 +90,9 @@ func (x *executor) prepare(pl *Plan) error {
 		slices.SortStableFunc(x.outs[k], func(a, b Move) int { return a.Gone - b.Gone })
 		slices.SortStableFunc(x.backs[k], func(a, b Move) int { return a.Need - b.Need })
 	}
+	x.within = make([][]int, len(x.p.Values))
 	for v, at := range x.made {
+		x.within[x.root[v]] = append(x.within[x.root[v]], v)
 		if at < 0 {
 			x.defined[v] = true
 			x.live += x.p.Values[v].Bytes
@@ -179,10 +191,8 @@ func (x *executor) need(v int) error {
 
 // lose forgets all values in the memory of v.
 func (x *executor) lose(v int) {
-	for w, r := range x.root {
-		if r == v {
-			x.defined[w] = false
-		}
+	for _, w := range x.within[v] {
+		x.defined[w] = false
 	}
 }
 
@@ -215,8 +225,8 @@ func (x *executor) leave(m Move) error {
 	}
 	end := max(x.clock, x.lane[0]) + x.p.copyTime(x.p.Values[m.Value].Bytes, x.p.OutRate)
 	x.lane[0], x.done[m] = end, [2]int64{end, 0}
-	for v, r := range x.root {
-		if r == m.Value && x.defined[v] {
+	for _, v := range x.within[m.Value] {
+		if x.defined[v] {
 			x.views[m] = append(x.views[m], v)
 		}
 	}

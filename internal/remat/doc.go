@@ -25,9 +25,10 @@
 //	tree.go     memory over the stages: a segment tree of (sum, highest point)
 //	state.go    a plan under construction: an edit costs O(log n) per window
 //	repair.go   greedy: drop what costs least per byte-time of excess
-//	search.go   ruin and recreate, and plans out of runs of DTR
-//	move.go     copies that hide beside the operations
-//	bound.go    the proved bound
+//	search.go   ruin and recreate, and plans out of cuts and of runs of DTR
+//	move.go     copies beside the operations
+//	bound.go    the proved bound, and the best choice at one moment
+//	flow.go     least cuts
 //	solve.go    the portfolio, one budget or many
 //	dtr.go      DTR's runtime with its heuristic h_DTR_eq
 //	plan.go     the result
@@ -41,21 +42,31 @@
 // Afterwards runs are taken away again, the most expensive first, while the plan
 // still fits.
 //
-// The portfolio: (1) a descent through ten budgets from the plain peak to the one
-// asked for, with some search at each, which reaches budgets at which construction
-// from nothing fails; (2) the run of DTR_eq, whose result no plan exceeds; (3)
-// construction with several powers of the relief and noise; (4) the same with a
-// taste, a factor for all operations of one kind, walked at random from the best:
-// so layers that repeat are decided alike, which moves of single runs can't find.
-// The three cheapest are improved for a while, the best for the rest of the work:
-// random ruin (one run, the runs of neighbouring operations or of neighbouring
-// stages taken away, or one value dropped more), repair with noise, of single
-// operations or of kinds, clean, and acceptance with a falling temperature.
+// Repair drops one value after the other, and so can't see that several together
+// are cheap to make again, or that two share what they need. At one moment of the
+// program, all values at once, the cheapest choice is a least cut (bound.go). Most
+// programs have one moment that decides, where forward ends; so its choice is
+// nearly a plan, and its bound is close.
+//
+// The portfolio: (1) the choices at that moment, and at the one of the highest
+// memory, at several prices for a byte, with the rest repaired; (2) a descent through ten budgets from the plain
+// peak to the one asked for, with some search at each, which reaches budgets at
+// which construction from nothing fails; (3) the run of DTR_eq, whose result no
+// plan exceeds; (4) construction from nothing with several powers of the relief
+// and noise. The cheapest of each are improved for a while, the best for the rest
+// of the work: random ruin (one run, the runs of neighbouring operations or of
+// neighbouring stages taken away, or one value dropped more), repair with noise,
+// of single operations or of kinds that repeat from layer to layer, clean, and
+// acceptance with a falling temperature.
 //
 // Moves come first: while the peak is too high, the value with the best product of
 // relief and cost per byte moves away if both copies fit into what is left of the
 // two lanes, in the order in which the lanes will take them. Extra runs only delay
-// stages, so copies that hide in the plain program hide in every plan.
+// stages, so copies that hide in the plain program hide in every plan. Where such
+// copies don't suffice, the same is done as though operations took somewhat
+// longer, and as though they took for ever: so more values move, fewer operations
+// run again, and some wait for copies. The executor's clock tells how long, and
+// the plan that takes the least time is taken.
 //
 // Work is counted, not timed, and random numbers come from a seed: the same
 // arguments give the same plan.
@@ -65,13 +76,14 @@
 // Events, greedy construction and the simulator are in the line of DTR (Kirisame et
 // al., ICLR 2021); dropping by cost per byte and time, and swapping beside it, of
 // Capuchin (Peng et al., ASPLOS 2020); plans as intervals of retention of Moccasin
-// (Bartan et al., ICML 2023). Ruin and recreate is by Schrimpf et al. (2000). The
-// bound is the fractional knapsack of Dantzig (1957) at every event; it ignores that
-// what runs again needs its own arguments, so it is loose at small budgets.
+// (Bartan et al., ICML 2023). Ruin and recreate is by Schrimpf et al. (2000). The bound is a
+// selection problem (Rhys, 1970), solved as a least cut, under a price for memory
+// (Everett, 1963), at one moment; it ignores what other moments need, so it is
+// loose at small budgets, where operations run again several times.
 //
 // # Limits
 //
 // The order of the program is kept, also within a stage: orders that recompute
-// across program order are out of reach. Moves that would stall the program are not
-// proposed, although [Plan.Check] accounts for stalls. A value moves at most once.
+// across program order are out of reach. How long copies stall is known of whole
+// plans only, and decides between few of them. A value moves at most once.
 package remat

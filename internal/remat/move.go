@@ -89,15 +89,25 @@ func (l *lane) take(from, d int64) {
 // mover plans copies that hide beside the operations of the program.
 type mover struct {
 	*planner
-	start     []int64 // stage → ns after the start of the program; one more for the end
+	start     []int64 // stage → stretched ns after the start of the program; one more for the end
 	out, back lane
+	bytes     int64 // of all that moves
 }
 
-// hide adds moves, at no time, while the peak is above the budget and lanes are
-// free. What is expensive to make again goes first.
-func (p *planner) hide() {
+// moves says whether values may move.
+func (g *graph) moves() bool { return g.p.OutRate > 0 && g.p.BackRate > 0 }
+
+// stretches are tried besides 1: with the last one copies are as good as free, so
+// that all values move that must.
+var stretches = [...]float64{1.1, 1.25, 2, 1e6}
+
+// hide adds moves while the peak is above the budget and lanes are free: copies
+// that would hide beside operations that took stretch times as long. With 1 they
+// take no time; else operations wait for some, and fewer run again. What is
+// expensive to make again goes first.
+func (p *planner) hide(stretch float64) {
 	g := p.g
-	if g.p.OutRate <= 0 || g.p.BackRate <= 0 {
+	if !g.moves() {
 		return
 	}
 	p.moved = make([]int32, len(g.size))
@@ -107,7 +117,7 @@ func (p *planner) hide() {
 	p.shift = make([]int64, g.n+2)
 	m := &mover{planner: p, start: make([]int64, g.n+2)}
 	for t := range g.n {
-		m.start[t+1] = m.start[t] + g.cost[t]
+		m.start[t+1] = m.start[t] + int64(stretch*float64(g.cost[t]))
 	}
 	m.start[g.n+1] = m.start[g.n]
 	for p.tree.peak() > p.budget && m.add(int32(p.tree.argmax())) {
@@ -121,7 +131,7 @@ func (m *mover) add(t int32) bool {
 	var best move
 	var bestScore float64
 	for v := range int32(len(g.size)) {
-		if g.prod[v] >= t || m.until[v] <= t || m.moved[v] >= 0 || g.size[v] == 0 || g.p.Values[g.value[v]].Stays {
+		if g.prod[v] >= t || m.until[v] <= t || m.moved[v] >= 0 || g.size[v] == 0 || !m.room(v) || g.p.Values[g.value[v]].Stays {
 			continue
 		}
 		s1, s2 := m.gapOf(v, t, e)
@@ -148,6 +158,11 @@ func (m *mover) add(t int32) bool {
 		m.use(best)
 	}
 	return bestScore > 0
+}
+
+// room says whether v finds room where values move to.
+func (m *mover) room(v int32) bool {
+	return m.g.p.Room == 0 || m.bytes+m.g.size[v] <= m.g.p.Room
 }
 
 // fit finds times for the copies of c and says whether there are any.
@@ -189,6 +204,7 @@ func (m *mover) use(c move) {
 	d, e := m.g.copies(c.slot)
 	m.out.take(m.out.early(m.start[c.out+1], d), d)
 	m.back.take(m.back.late(m.start[c.need], e), e)
+	m.bytes += m.g.size[c.slot]
 	m.moved[c.slot] = int32(len(m.moves))
 	m.moves = append(m.moves, c)
 	m.settle(c.slot)

@@ -144,8 +144,9 @@ func compareRuns(a, b Run) int {
 	return cmp.Or(cmp.Compare(a.Before, b.Before), cmp.Compare(a.Op, b.Op))
 }
 
-// plan writes the state down.
-func (s *state) plan() *Plan {
+// plan writes the state down. Where values move, the executor's clock tells how
+// long copies stall.
+func (s *state) plan() (*Plan, error) {
 	g := s.g
 	out := &Plan{Budget: s.budget, Peak: s.tree.peak(), Plain: g.plain, Extra: s.cost}
 	step := map[pos]int{} // event → step
@@ -177,7 +178,14 @@ func (s *state) plan() *Plan {
 	slices.SortFunc(out.Windows, func(a, b Window) int {
 		return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(a.Value, b.Value))
 	})
-	return out
+	if len(out.Moves) > 0 {
+		x, err := out.execute(g.p)
+		if err != nil {
+			return nil, err
+		}
+		out.Extra = x.clock - out.Plain
+	}
+	return out, nil
 }
 
 // planMove writes a move down and divides its window.

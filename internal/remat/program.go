@@ -16,6 +16,8 @@ type Program struct {
 	// memory and back, which run beside the operations. 0 forbids moves.
 	OutRate  int64 `json:"out_bytes_per_second,omitempty"`
 	BackRate int64 `json:"back_bytes_per_second,omitempty"`
+	// Room is the most bytes that all values that move may have; 0 is no limit.
+	Room int64 `json:"room_bytes,omitempty"`
 }
 
 // Op is one operation.

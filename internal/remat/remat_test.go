@@ -205,7 +205,10 @@ func TestStateAfterEdits(t *testing.T) {
 		if pl.cost != anew.cost || !reflect.DeepEqual(pl.events, anew.events) || !reflect.DeepEqual(pl.tree, anew.tree) || !reflect.DeepEqual(pl.until, anew.until) {
 			t.Fatalf("cost %d after edits, %d anew; peaks %d and %d", pl.cost, anew.cost, pl.tree.peak(), anew.tree.peak())
 		}
-		plan := pl.plan()
+		plan, err := pl.plan()
+		if err != nil {
+			t.Fatal(err)
+		}
 		plan.Budget = plan.Peak
 		if err := plan.Check(g.p); err != nil {
 			t.Fatal(err)
@@ -336,6 +339,48 @@ func TestMovesHide(t *testing.T) {
 	p.OutRate, p.BackRate = 1, 1
 	if slow, err := Solve(t.Context(), p, budget, Options{Work: 200e3}); err != nil || len(slow.Moves) != 0 {
 		t.Errorf("%v, %v: slow lanes are of no use", slow, err)
+	}
+}
+
+// TestMovesStall: where copies that hide don't suffice, others make the program
+// faster.
+func TestMovesStall(t *testing.T) {
+	for _, test := range []struct {
+		p             *Program
+		rate, percent int64
+	}{{transformer(6), 12e9, 20}, {transformer(6), 50e9, 15}} {
+		p, budget := test.p, test.p.PlainPeak()*test.percent/100
+		p.OutRate, p.BackRate = test.rate, test.rate
+		sv := &solver{planner: newPlanner(newState(newGraph(p), budget), 0), shape: newDTRShape(p)}
+		sv.ctx = t.Context()
+		hidden, err := sv.solve(1, 300e3, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan, err := Solve(t.Context(), p, budget, Options{Work: 300e3})
+		if err == nil {
+			err = plan.Check(p)
+		}
+		if err != nil || plan.Extra*5 > hidden.Extra*4 {
+			t.Errorf("%d %% at %d B/s: %v, %+v; %d ns with copies that hide", test.percent, test.rate, err, plan, hidden.Extra)
+		}
+	}
+}
+
+// TestRoom: no more moves than there is room for.
+func TestRoom(t *testing.T) {
+	p := transformer(4)
+	p.OutRate, p.BackRate, p.Room = 100e9, 100e9, p.PlainPeak()/10
+	plan, err := Solve(t.Context(), p, p.PlainPeak()/2, Options{Work: 100e3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bytes int64
+	for _, m := range plan.Moves {
+		bytes += p.Values[m.Value].Bytes
+	}
+	if len(plan.Moves) == 0 || bytes > p.Room || plan.Check(p) != nil {
+		t.Errorf("%d moves of %d bytes, room for %d; %v", len(plan.Moves), bytes, p.Room, plan.Check(p))
 	}
 }
 

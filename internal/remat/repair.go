@@ -11,17 +11,16 @@ import (
 // little.
 type planner struct {
 	*state
-	ctx    context.Context
-	rng    *rand.Rand
-	over   []int64 // stage → sum of what is over the budget before it
-	count  []int32 // stage → number of stages over the budget before it
-	mark   []uint32
-	epoch  uint32
-	noise  float64   // of scores: they are multiplied by 1 ± noise; below 1
-	taste  []float64 // kind → factor of its scores' relief, or nil
-	liking []float64 // the taste that made the best start, or nil
-	stop   int       // work at which repair gives up
-	power  float64   // of the relief in scores
+	ctx   context.Context
+	rng   *rand.Rand
+	over  []int64 // stage → sum of what is over the budget before it
+	count []int32 // stage → number of stages over the budget before it
+	mark  []uint32
+	epoch uint32
+	noise float64   // of scores: they are multiplied by 1 ± noise; below 1
+	taste []float64 // kind → factor of its scores' relief, or nil
+	stop  int       // work at which repair gives up
+	power float64   // of the relief in scores
 }
 
 func newPlanner(s *state, seed uint64) *planner {
@@ -219,7 +218,11 @@ func (p *planner) lacks(v, op, t int32) bool {
 		m := &p.moves[p.moved[v]]
 		return p.maxOf(m.gone, m.back-1)+p.g.size[v] > p.budget
 	}
-	return end < at(t, op) && p.maxOf(end.stage()+1, t-1)+p.g.size[v] > p.budget
+	if end >= at(t, op) {
+		return false
+	}
+	p.work++
+	return p.maxOf(end.stage()+1, t-1)+p.g.size[v] > p.budget
 }
 
 func (p *planner) maxOf(a, b int32) int64 {

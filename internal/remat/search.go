@@ -93,17 +93,10 @@ func (p *planner) improve(work int) {
 	p.load(best)
 }
 
-// draw fills taste with factors around 1, or around what made the best start.
+// draw fills taste with factors around 1.
 func (p *planner) draw(taste []float64, width float64) {
-	liking := p.liking
-	if p.rng.IntN(2) == 0 {
-		liking = nil
-	}
 	for k := range taste {
 		taste[k] = 1 + width*(2*p.rng.Float64()-1)
-		if liking != nil {
-			taste[k] *= liking[k]
-		}
 	}
 	p.work += len(taste) / 16
 }
@@ -217,6 +210,31 @@ func (g *graph) runsOf(plan *Plan) set {
 	var x set
 	for _, r := range plan.Again {
 		x = append(x, at(stage[r.Before], stage[r.Op]))
+	}
+	slices.Sort(x)
+	return x
+}
+
+// runs are the extra runs of the last choice: of each operation one, at the first
+// stage after t that reads what it makes.
+func (m *moment) runs() set {
+	g, x := m.g, set(nil)
+	stage := make([]int32, m.t) // of the extra run, or the end
+	for op := m.t - 1; op >= 0; op-- {
+		stage[op] = int32(g.n)
+		if !m.again(op) {
+			continue
+		}
+		for _, v := range g.outs[op] {
+			for _, c := range g.cons[v] {
+				if c > m.t {
+					stage[op] = min(stage[op], c)
+				} else if c < m.t {
+					stage[op] = min(stage[op], stage[c])
+				}
+			}
+		}
+		x = append(x, at(stage[op], op))
 	}
 	slices.Sort(x)
 	return x

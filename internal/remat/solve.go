@@ -20,7 +20,7 @@ type Options struct {
 	Placed func(*Plan) (int64, error)
 }
 
-const defaultWork = 30e6
+const defaultWork = 15e6
 
 // NoPlanError is returned when no plan was found within the budget.
 type NoPlanError struct {
@@ -76,7 +76,8 @@ func Curve(ctx context.Context, p *Program, budgets []int64, o Options) ([]*Plan
 		if last != nil && (plans[i] == nil || plans[i].Extra > last.Extra) {
 			better := *last
 			better.Budget = budgets[i]
-			better.Lower, _ = g.lower(budgets[i])
+			_, worst := g.worst(budgets[i], defaultWork/8)
+			better.Lower = min(worst.bound, better.Extra)
 			plans[i] = &better
 		}
 		if plans[i] != nil {
@@ -89,9 +90,7 @@ func Curve(ctx context.Context, p *Program, budgets []int64, o Options) ([]*Plan
 // placed solves, leaving room for what placement adds.
 func (g *graph) placed(ctx context.Context, budget int64, o Options, near *Plan) (*Plan, error) {
 	for room := int64(0); ; {
-		sv := &solver{planner: newPlanner(newState(g, budget-room), o.Seed), shape: newDTRShape(g.p)}
-		sv.ctx = ctx
-		plan, err := sv.solve(cmp.Or(o.Work, defaultWork), near)
+		plan, err := g.fastest(ctx, budget-room, o, near)
 		if err != nil || o.Placed == nil {
 			return plan, err
 		}
@@ -107,13 +106,34 @@ func (g *graph) placed(ctx context.Context, budget int64, o Options, near *Plan)
 	}
 }
 
+// fastest solves with copies that hide beside the operations, and, where these
+// don't save all that has to be saved, with more of them, for which operations wait.
+func (g *graph) fastest(ctx context.Context, budget int64, o Options, near *Plan) (*Plan, error) {
+	work := cmp.Or(o.Work, defaultWork)
+	try := func(stretch float64, work int) (*Plan, error) {
+		sv := &solver{planner: newPlanner(newState(g, budget), o.Seed), shape: newDTRShape(g.p)}
+		sv.ctx = ctx
+		return sv.solve(stretch, work, near)
+	}
+	best, err := try(1, work)
+	if !g.moves() || err == nil && best.Extra == 0 {
+		return best, err
+	}
+	for _, stretch := range stretches {
+		plan, failed := try(stretch, work/4)
+		if failed == nil && (err != nil || plan.Extra < best.Extra) {
+			best, err = plan, nil
+		}
+	}
+	return best, err
+}
+
 // solver holds the best plans found.
 type solver struct {
 	*planner
 	shape  *dtrShape
 	found  []start // cheapest first, all within the budget, one of a source
 	source source
-	liking [bySecondTaste + 1][]float64
 	low    int64 // lowest peak reached
 }
 
@@ -128,24 +148,27 @@ type source int
 
 const (
 	bySolution source = iota // of another budget
+	byCut
 	byDescent
 	byDTR
-	byTaste
-	bySecondTaste
+	byNothing
 )
 
-func (sv *solver) solve(work int, near *Plan) (*Plan, error) {
-	lower, possible := sv.g.lower(sv.budget)
-	sv.hide()
+// solve finds a plan with copies that would hide if operations took stretch times
+// as long.
+func (sv *solver) solve(stretch float64, work int, near *Plan) (*Plan, error) {
+	sv.hide(stretch)
 	sv.low = sv.tree.peak()
-	if !possible && len(sv.moves) == 0 {
+	if len(sv.moves) == 0 && slices.Max(sv.g.least()) > sv.budget {
 		return nil, &NoPlanError{Budget: sv.budget, Reached: sv.low, Impossible: true}
 	}
-	if len(sv.moves) > 0 {
-		lower = 0
-	}
+	var lower int64
 	if sv.low > sv.budget {
-		sv.starts(work/2, near)
+		highest, worst := sv.g.worst(sv.budget, work/8)
+		if sv.work += worst.work; len(sv.moves) == 0 {
+			lower = worst.bound
+		}
+		sv.starts(work/2, near, slices.Compact([]*moment{highest, worst}))
 	} else {
 		sv.note(nil, 0)
 	}
@@ -156,9 +179,11 @@ func (sv *solver) solve(work int, near *Plan) (*Plan, error) {
 		sv.refine(work - sv.work)
 	}
 	sv.load(sv.found[0].runs)
-	plan := sv.plan()
-	plan.Lower = min(lower, plan.Extra)
-	return plan, nil
+	plan, err := sv.plan()
+	if err == nil {
+		plan.Lower = min(lower, plan.Extra)
+	}
+	return plan, err
 }
 
 // keep repairs and cleans the state and notes it if it's good.
@@ -191,12 +216,16 @@ func (sv *solver) note(runs set, cost int64) {
 
 // starts finds the first plans. Where none is found with this work, it goes on
 // with as much again, in smaller steps.
-func (sv *solver) starts(work int, near *Plan) {
+func (sv *solver) starts(work int, near *Plan, moments []*moment) {
 	sv.stop = sv.work + work
 	if near != nil {
 		sv.load(sv.g.runsOf(near))
 		sv.power, sv.noise = 1, 0
 		sv.keep()
+	}
+	sv.source = byCut
+	for _, m := range moments {
+		sv.cuts(m)
 	}
 	sv.source = byDescent
 	sv.descend(10, work/100)
@@ -207,22 +236,33 @@ func (sv *solver) starts(work int, near *Plan) {
 		sv.power, sv.noise = 1, 0
 		sv.keep()
 	}
-	sv.source = byTaste
+	sv.source = byNothing
 	for k, power := range []float64{1, .5, .7, .3} {
 		sv.load(nil)
 		sv.power, sv.noise = power, []float64{0, 0, .2, .4}[k]
 		sv.keep()
 	}
-	first := sv.stop
-	sv.stop = (sv.work + first) / 2
-	sv.tastes()
-	sv.source, sv.stop = bySecondTaste, first
-	sv.tastes()
 	for steps := 20; steps <= 80 && len(sv.found) == 0 && sv.ctx.Err() == nil; steps *= 2 {
 		sv.stop = sv.work + work
 		sv.descend(steps, work/4/steps)
 	}
 	sv.stop = math.MaxInt
+}
+
+// cuts builds plans from the choices at a moment, at prices around that which
+// fills the memory there: what runs again does so before the first operation
+// that reads it. Other moments are repaired.
+func (sv *solver) cuts(m *moment) {
+	for _, part := range []float64{.9, .95, 1.001, 1.05, 1.1, 1.2, 1.3} {
+		m.work = 0
+		m.choose(part * m.price)
+		sv.work += m.work
+		for _, power := range []float64{1, .5} {
+			sv.load(m.runs())
+			sv.power, sv.noise = power, 0
+			sv.keep()
+		}
+	}
 }
 
 // descend lowers the budget in steps from the peak without a plan, improving the
@@ -258,33 +298,6 @@ func (sv *solver) force(runs set) bool {
 	return false
 }
 
-// tastes builds plans with tastes, factors for all operations of a kind, so that
-// what repeats from layer to layer is decided alike. It changes the best taste so
-// far, in few kinds or in many.
-func (sv *solver) tastes() {
-	cost := int64(math.MaxInt64)
-	best := make([]float64, sv.g.kinds)
-	for k := range best {
-		best[k] = 1
-	}
-	next := slices.Clone(best)
-	defer func() { sv.taste = nil }()
-	for sv.work < sv.stop && sv.ctx.Err() == nil {
-		copy(next, best)
-		for range 1 + sv.rng.IntN(1+len(next)>>sv.rng.IntN(4)) {
-			next[sv.rng.IntN(len(next))] *= math.Exp(sv.rng.NormFloat64())
-		}
-		sv.load(nil)
-		sv.taste, sv.noise = next, 0
-		sv.power = 0.4 + 0.6*sv.rng.Float64()
-		if sv.keep() && sv.cost <= cost {
-			cost = sv.cost
-			best, next = next, best
-			sv.liking[sv.source] = slices.Clone(best)
-		}
-	}
-}
-
 // refine improves the plans found, each that is near the best for a while, then
 // the best.
 func (sv *solver) refine(work int) {
@@ -297,7 +310,7 @@ func (sv *solver) refine(work int) {
 }
 
 func (sv *solver) further(f start, work int) {
-	sv.source, sv.planner.liking = f.source, sv.liking[f.source]
+	sv.source = f.source
 	sv.load(f.runs)
 	sv.improve(work)
 	sv.note(sv.save(), sv.cost)
