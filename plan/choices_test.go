@@ -65,7 +65,7 @@ func TestLogitsFirst(t *testing.T) {
 // TestLogitsAlongTensor: ranks whose parts of the vocabulary differ in size have one
 // strategy, also where only some would have room for another.
 func TestLogitsAlongTensor(t *testing.T) {
-	if invariant.Enabled {
+	if invariant.Slow {
 		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
 	}
 	p := train.Parallel{Mesh: train.Mesh{Tensor: 2}, Shard: train.ShardState}
