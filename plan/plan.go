@@ -18,6 +18,7 @@ import (
 	"github.com/headroom-go/headroom/alloc"
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/size"
+	"github.com/headroom-go/headroom/tensor"
 	"github.com/headroom-go/headroom/train"
 )
 
@@ -141,9 +142,17 @@ func run(dev, host device.Device, c train.Config, s train.Strategy, o Options, s
 }
 
 // books is a tensor.Store that counts bytes and holds none.
-type books struct{ live, peak uint64 }
+type books struct{ live, peak, state uint64 }
 
-func (b *books) Take(size uint64) (buf []byte, giveBack func(), err error) {
+func (b *books) Take(size uint64) (tensor.Room, error) { return tensor.HostStore(b.take).Take(size) }
+
+// TakeBytes is of what lives as long as the training.
+func (b *books) TakeBytes(size uint64) (buf []byte, giveBack func(), err error) {
+	b.state += size
+	return b.take(size)
+}
+
+func (b *books) take(size uint64) (buf []byte, giveBack func(), err error) {
 	b.live += size
 	b.peak = max(b.peak, b.live)
 	return nil, func() { b.live -= size }, nil

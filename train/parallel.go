@@ -392,21 +392,30 @@ func (l *parallel) pay(short error) error {
 }
 
 // outcome agrees, as an error on all ranks, on whether memory ran out on one in a
-// step's micro-batches. here is this rank's error.
+// step's micro-batches or else, whether one lost a value. here is this rank's error.
 func (l *parallel) outcome(here error) error {
-	x := make([]float32, l.Group.Size())
-	if here != nil {
-		x[l.Group.Rank()] = 1
+	failures := []error{device.ErrOutOfMemory, tensor.ErrLost}
+	x := make([]float32, l.Group.Size()*len(failures))
+	for i, f := range failures {
+		if errors.Is(here, f) {
+			x[l.Group.Rank()*len(failures)+i] = 1
+		}
 	}
 	if err := l.agree(dist.Sum, x...); err != nil {
 		return err
 	}
-	for r, short := range x {
-		if short > 0 && here == nil {
-			here = &dist.Error{Rank: r, Err: device.ErrOutOfMemory}
+	for i, f := range failures {
+		for r := range l.Group.Size() {
+			switch {
+			case x[r*len(failures)+i] == 0:
+			case errors.Is(here, f):
+				return here
+			default:
+				return &dist.Error{Rank: r, Err: f}
+			}
 		}
 	}
-	return here
+	return nil
 }
 
 // settle makes what is queued from now on come after the bucket in progress,

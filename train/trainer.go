@@ -244,17 +244,19 @@ func (t *Trainer) meanLoss() (sum float64, err error) {
 // before.
 func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
 	t.rt.SetSeed(t.Config.Seed*0x9e3779b97f4a7c15 + uint64(r.Step) + t.par.seed()) // so that dropout knows of no step before
+	t.rt.Lost()                                                                    // what a step lost that failed otherwise
 	steps := t.opt.Steps
-	var short error // memory ran out on a rank, as all of them know
+	var short error // memory ran out on a rank, or a value was lost, as all of them know
 	known := t.par == nil
 	err := t.rt.Try(func() {
 		defer t.par.join()
 		losses := t.gradients(s, batch)
-		if t.par != nil {
-			if short, known = t.par.outcome(nil), true; short != nil {
-				release(losses)
-				return
-			}
+		if short = t.rt.Lost(); t.par != nil {
+			short, known = t.par.outcome(short), true
+		}
+		if short != nil {
+			release(losses)
+			return
 		}
 		t.rt.Range("optimizer", func() { t.update(r.Rate) })
 		for i, loss := range losses { // only now, since the host waits for them
