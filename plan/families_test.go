@@ -182,7 +182,7 @@ func TestFamiliesBudgets(t *testing.T) {
 		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
 	}
 	away := quick
-	away.Away = plan.Away{Bytes: 1 << 30, OutBytesPerSecond: 5e9, BackBytesPerSecond: 5e9}
+	away.Away = plan.Away{Tiers: []plan.Tier{{Bytes: 1 << 30, OutBytesPerSecond: 5e9, BackBytesPerSecond: 5e9}}}
 	all := families()
 	all["gpt2"] = config(nn.GPT2Config{Vocab: 256, Context: 48, Width: 64, Layers: 4, Heads: 4}, 16, 48)
 	for name, c := range all {
