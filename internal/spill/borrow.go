@@ -19,10 +19,10 @@ import (
 
 // How values go to a lender and come back.
 //
-// A value goes in chunks, through a ring of pinned buffers. What is queued on the
-// side stream, and what goes over the connection, are one sequence of operations in
-// one order, in which every wait is for something before it; so nothing can wait in
-// a circle:
+// A value goes in chunks: from where it lies where the host reads the device's
+// memory, else through a ring of pinned buffers. What is queued on the side stream,
+// and what goes over the connection, are one sequence of operations in one order, in
+// which every wait is for something before it; so nothing can wait in a circle:
 //
 //	Send    side: wait until the buffer's last data are gone; download    writer: wait for that; put
 //	Fetch   writer: wait until the buffer's last data are uploaded; get   reader: data   side: wait for that; upload
@@ -46,10 +46,12 @@ type BorrowOptions struct {
 
 	// Notify, if not nil, is told once why nothing is lent any more.
 	Notify func(text string)
+
+	staged bool // through buffers also where the host reads the device's memory; of tests
 }
 
 // ringChunks is how many chunks can be under way.
-const ringChunks = 16
+const ringChunks = 32
 
 // Loan is memory of another machine: a tensor.Store. One goroutine at a time uses
 // it and its rooms.
@@ -63,8 +65,8 @@ type Loan struct {
 	work    sync.WaitGroup
 
 	order  sync.Mutex // of operations: held by who queues them
-	ring   [ringChunks]slot
-	next   int // place in the ring
+	ring   []slot     // empty: the host reads the device's memory
+	next   int        // place in the ring
 	puts   uint64
 	gets   uint64
 	live   map[*lentRoom]bool
@@ -81,10 +83,10 @@ type Loan struct {
 
 // slot is a buffer of the ring.
 type slot struct {
-	buf      []byte
-	giveBack func()
-	gone     device.Event // of its data's way to the lender, or
-	used     device.Event // of their way to the device
+	buf  []byte
+	gone device.Event // reached when its data are at the lender, or
+	back device.Event // when they have come from there, and
+	used device.Event // when they are on the device
 }
 
 // operation is a put or a get of a chunk of a room.
@@ -133,16 +135,24 @@ func borrow(conn net.Conn, d device.Device, bytes uint64, o BorrowOptions) (*Loa
 		end += n
 		return &lentRoom{loan: l, offset: end - n, sums: make([]uint64, (n+chunkBytes-1)/chunkBytes)}, nil
 	})
-	var err error
-	if l.staging, err = Memory(d, ringChunks*chunkBytes); err != nil {
-		return nil, err
+	if d.Info().Kind == device.Host && !o.staged {
+		return l, nil
 	}
+	return l, l.stage(d)
+}
+
+// stage makes the ring.
+func (l *Loan) stage(d device.Device) (err error) {
+	if l.staging, err = Memory(d, ringChunks*chunkBytes); err != nil {
+		return err
+	}
+	l.ring = make([]slot, ringChunks)
 	for i := range l.ring {
-		if l.ring[i].buf, l.ring[i].giveBack, err = l.staging.TakeBytes(chunkBytes); err != nil {
-			return nil, errors.Join(err, l.staging.source.close())
+		if l.ring[i].buf, _, err = l.staging.TakeBytes(chunkBytes); err != nil {
+			return errors.Join(err, l.staging.source.close())
 		}
 	}
-	return l, nil
+	return nil
 }
 
 func (l *Loan) start() {
@@ -361,10 +371,10 @@ func (l *Loan) Close() error {
 	l.mu.Unlock()
 	l.wire.Close()
 	l.work.Wait()
-	for _, s := range l.ring {
-		s.giveBack()
+	if l.staging == nil {
+		return l.shelf.leaks()
 	}
-	return errors.Join(l.shelf.leaks(), l.staging.Close())
+	return errors.Join(l.shelf.leaks(), l.staging.source.close())
 }
 
 // lentRoom is a tensor.Room at a lender or, when that has called it back, here.
@@ -403,6 +413,10 @@ func (r *lentRoom) Send(side device.Stream, from device.Ptr) {
 		side.Download(r.here, from)
 		return
 	}
+	if l.ring == nil {
+		r.sendFrom(side, device.Bytes(from, int(r.size)))
+		return
+	}
 	for i := range r.chunks() {
 		s := l.slot()
 		if s.gone != nil {
@@ -410,10 +424,41 @@ func (r *lentRoom) Send(side device.Stream, from device.Ptr) {
 		}
 		buf := r.buffer(s, i)
 		side.Download(buf, from+device.Ptr(i)*chunkBytes)
-		l.puts++
-		s.gone, s.used = &mark{&l.gone, l.puts}, nil
-		l.queue <- operation{true, r, i, buf, side.Record()}
+		s.gone, s.used = l.put(operation{room: r, chunk: i, buf: buf, after: side.Record()}), nil
 	}
+}
+
+// sendFrom sends what lies in memory that the host reads.
+func (r *lentRoom) sendFrom(side device.Stream, memory []byte) {
+	var gone device.Event
+	for i, ready := 0, side.Record(); i < r.chunks(); i++ {
+		gone = r.loan.put(operation{room: r, chunk: i, buf: piece(memory, i), after: ready})
+	}
+	side.Wait(gone)
+}
+
+// fetchTo is the way back.
+func (r *lentRoom) fetchTo(side device.Stream, memory []byte) {
+	var back device.Event
+	for i, ready := 0, side.Record(); i < r.chunks(); i++ {
+		back = r.loan.get(operation{room: r, chunk: i, buf: piece(memory, i), after: ready})
+	}
+	side.Wait(back)
+}
+
+// put queues an operation, and gives when its data are gone.
+func (l *Loan) put(o operation) device.Event {
+	o.put = true
+	l.puts++
+	l.queue <- o
+	return &mark{&l.gone, l.puts}
+}
+
+// get queues an operation, and gives when its data have come.
+func (l *Loan) get(o operation) device.Event {
+	l.gets++
+	l.queue <- o
+	return &mark{&l.back, l.gets}
 }
 
 // Fetch implements tensor.Room. It asks for as many chunks as the ring has before it
@@ -426,18 +471,21 @@ func (r *lentRoom) Fetch(side device.Stream, to device.Ptr) {
 		side.Upload(to, r.here)
 		return
 	}
+	if l.ring == nil {
+		r.fetchTo(side, device.Bytes(to, int(r.size)))
+		return
+	}
 	first := l.next
 	for i := range r.chunks() + ringChunks {
 		if k := i - ringChunks; k >= 0 {
 			s := &l.ring[(first+k)%ringChunks]
-			side.Wait(&mark{&l.back, l.gets - uint64(min(i, r.chunks())-k) + 1})
+			side.Wait(s.back)
 			side.Upload(to+device.Ptr(k)*chunkBytes, r.buffer(s, k))
 			s.gone, s.used = nil, side.Record()
 		}
 		if i < r.chunks() {
 			s := l.slot()
-			l.gets++
-			l.queue <- operation{false, r, i, r.buffer(s, i), s.used}
+			s.back = l.get(operation{room: r, chunk: i, buf: r.buffer(s, i), after: s.used})
 		}
 	}
 }
@@ -482,8 +530,7 @@ func (r *lentRoom) move() (err error) {
 	r.here, r.giveBack = here, giveBack
 	if r.sent {
 		for i := range r.chunks() {
-			l.gets++
-			l.queue <- operation{false, r, i, piece(here, i), nil}
+			l.get(operation{room: r, chunk: i, buf: piece(here, i)})
 		}
 	}
 	return nil
