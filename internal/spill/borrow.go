@@ -24,8 +24,10 @@ import (
 // and what goes over the connection, are one sequence of operations in one order, in
 // which every wait is for something before it; so nothing can wait in a circle:
 //
-//	Send    side: wait until the buffer's last data are gone; download    writer: wait for that; put
-//	Fetch   writer: wait until the buffer's last data are uploaded; get   reader: data   side: wait for that; upload
+//	Send    side: wait until the buffer's last data are gone; download    then sum; put
+//	Fetch   wait until the buffer's last data are uploaded; get; data; compare    side: wait for that; upload
+//
+// Sums are made beside what goes over the connection, by goroutines of their own.
 //
 // So a lender is never asked for what can't be taken at once, and when it is slow it
 // is the lender, or the network.
@@ -72,7 +74,9 @@ type Loan struct {
 	live   map[*lentRoom]bool
 	ended  bool // by Close
 	queue  chan operation
+	summed chan operation // whose data, if they go, have a sum
 	asked  chan operation // whose data come next
+	came   chan operation // whose data are in their buffers
 	gone   count          // puts that were written
 	back   count          // gets whose data have come
 	mu     sync.Mutex
@@ -129,7 +133,7 @@ func borrow(conn net.Conn, d device.Device, bytes uint64, o BorrowOptions) (*Loa
 	}
 	conn.SetDeadline(time.Time{})
 	l := &Loan{o: o, wire: wire{Conn: conn, patience: o.Patience}, seed: maphash.MakeSeed(), live: map[*lentRoom]bool{},
-		queue: make(chan operation, ringChunks), asked: make(chan operation, ringChunks)}
+		queue: make(chan operation, ringChunks), summed: make(chan operation, 1), asked: make(chan operation, ringChunks), came: make(chan operation, 1)}
 	end := uint64(0)
 	l.shelf = NewShelf(bytes, func(n uint64) (*lentRoom, error) {
 		end += n
@@ -158,8 +162,10 @@ func (l *Loan) stage(d device.Device) (err error) {
 func (l *Loan) start() {
 	l.gone.init()
 	l.back.init()
+	l.work.Go(l.sum)
 	l.work.Go(l.write)
 	l.work.Go(l.read)
+	l.work.Go(l.compare)
 }
 
 // Take implements tensor.Store.
@@ -228,17 +234,28 @@ func (l *Loan) expect(more int) {
 	l.wire.SetReadDeadline(deadline)
 }
 
-// write does the lender's side of all operations in their order.
-func (l *Loan) write() {
+// sum takes the operations in their order, when each may go on, and keeps the sums of
+// what goes to the lender.
+func (l *Loan) sum() {
 	for o := range l.queue {
 		if o.after != nil {
 			o.after.Sync()
 		}
+		if o.put {
+			o.room.sums[o.chunk] = maphash.Bytes(l.seed, o.buf)
+		}
+		l.summed <- o
+	}
+	close(l.summed)
+}
+
+// write does the lender's side of all operations in their order.
+func (l *Loan) write() {
+	for o := range l.summed {
 		f := frame{frameGet, uint32(len(o.buf)), o.room.offset + uint64(o.chunk)*chunkBytes}
 		var data []byte
 		if o.put {
 			f.kind, data = framePut, o.buf
-			o.room.sums[o.chunk] = maphash.Bytes(l.seed, o.buf)
 		} else {
 			l.expect(1)
 			l.asked <- o
@@ -272,8 +289,10 @@ func (l *Loan) read() {
 		}
 	}
 	for o := range l.asked {
-		l.lose(o)
+		o.room.lost.Store(true)
+		l.came <- o
 	}
+	close(l.came)
 }
 
 // receive takes the data of a frame.
@@ -287,35 +306,32 @@ func (l *Loan) receive(f frame) error {
 	default:
 		return errors.New("it sent data that nobody asked for")
 	}
-	err := l.take(o, f)
+	err := fmt.Errorf("it sent %d bytes at %d for %d at another place", f.length, f.offset, len(o.buf))
+	if f.offset == o.room.offset+uint64(o.chunk)*chunkBytes && int(f.length) == len(o.buf) {
+		err = l.wire.receive(o.buf)
+	}
 	if err != nil {
 		l.fail(fate(err, l.o.Patience)) // before anybody learns of the loss
-		l.lose(o)
-		return err
+		o.room.lost.Store(true)
 	}
 	l.expect(-1)
-	l.back.add()
-	return nil
+	l.came <- o
+	return err
 }
 
-func (l *Loan) take(o operation, f frame) error {
-	if f.offset != o.room.offset+uint64(o.chunk)*chunkBytes || int(f.length) != len(o.buf) {
-		return fmt.Errorf("it sent %d bytes at %d for %d at another place", f.length, f.offset, len(o.buf))
+// compare compares what came with the sums. In the place of what is lost it gives
+// zeros, which index nothing outside an array.
+func (l *Loan) compare() {
+	for o := range l.came {
+		if !o.room.lost.Load() && maphash.Bytes(l.seed, o.buf) != o.room.sums[o.chunk] {
+			l.fail(errors.New("it gave back other bytes than it was given"))
+			o.room.lost.Store(true)
+		}
+		if o.room.lost.Load() {
+			clear(o.buf)
+		}
+		l.back.add()
 	}
-	if err := l.wire.receive(o.buf); err != nil {
-		return err
-	}
-	if maphash.Bytes(l.seed, o.buf) != o.room.sums[o.chunk] {
-		return errors.New("it gave back other bytes than it was given")
-	}
-	return nil
-}
-
-// lose gives zeros for what doesn't come: they index nothing outside an array.
-func (l *Loan) lose(o operation) {
-	clear(o.buf)
-	o.room.lost.Store(true)
-	l.back.add()
 }
 
 // letGo notes that the lender wants its memory back, which it says once.

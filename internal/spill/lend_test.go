@@ -112,7 +112,7 @@ func loan(t testing.TB, d device.Device, address string, bytes uint64, o BorrowO
 	return l
 }
 
-const conformanceBytes = 8 << 20
+const conformanceBytes = 24 << 20
 
 // stores opens one of each kind, of conformanceBytes.
 func stores(t *testing.T, b *bench) map[string]tensor.Store {
@@ -142,14 +142,14 @@ func stores(t *testing.T, b *bench) map[string]tensor.Store {
 // TestRooms sends values of all sizes to every kind of place and fetches them, again
 // and again, with several out at a time: what comes back is what was sent.
 func TestRooms(t *testing.T) {
-	sizes := []int{1, 4095, chunkBytes - 1, chunkBytes, chunkBytes + 1, 13*chunkBytes + 17}
+	sizes := []int{1, 4095, chunkBytes - 1, chunkBytes, chunkBytes + 1, (ringChunks+2)*chunkBytes + 17}
 	b := newBench(t)
-	from, data := b.array(t, 16*chunkBytes)
-	to, back := b.array(t, 16*chunkBytes)
-	pattern := randomBytes(16*chunkBytes + 100)
+	from, data := b.array(t, (ringChunks+3)*chunkBytes)
+	to, back := b.array(t, (ringChunks+3)*chunkBytes)
+	pattern := randomBytes((ringChunks+3)*chunkBytes + 100)
 	for name, s := range stores(t, b) {
 		t.Run(name, func(t *testing.T) {
-			for round := range 6 {
+			for round := range 3 {
 				rooms := make([]tensor.Room, len(sizes))
 				for i, n := range sizes {
 					var err error
