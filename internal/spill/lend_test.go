@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -188,6 +189,20 @@ func mustSync(t testing.TB, s device.Stream) {
 	t.Helper()
 	if err := s.Sync(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestMeasure measures each kind.
+func TestMeasure(t *testing.T) {
+	b := newBench(t)
+	for name, s := range stores(t, b) {
+		out, back, err := Measure(b, s, 1<<20)
+		if err != nil || !(out > 0 && back > 0) || math.IsInf(out, 1) || math.IsInf(back, 1) {
+			t.Errorf("%s: %v bytes/s out, %v back, %v", name, out, back, err)
+		}
+	}
+	if _, _, err := Measure(b, NewNear(0, 10), 1<<20); err == nil {
+		t.Error("more than there is was measured")
 	}
 }
 

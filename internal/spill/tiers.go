@@ -2,6 +2,7 @@ package spill
 
 import (
 	"errors"
+	"math"
 	"time"
 
 	"github.com/headroom-go/headroom/device"
@@ -62,10 +63,11 @@ func Measure(d device.Device, s tensor.Store, most uint64) (out, back float64, e
 		return time.Since(start).Seconds()
 	}
 	fetch := func() { room.Fetch(side, p) }
+	both, one := math.Inf(1), math.Inf(1)
 	for range 4 { // the first touches memory that is new
-		both := timed(func() { room.Send(side, p); fetch() }) // what is sent may still be on its way, but not when it is back
-		one := timed(fetch)
-		out, back = max(out, float64(most)/max(both-one, both/10)), max(back, float64(most)/one)
+		both = min(both, timed(func() { room.Send(side, p); fetch() })) // what is sent may still be on its way, but not when it is back
+		one = min(one, timed(fetch))
 	}
+	out, back = float64(most)/max(both-one, both/4), float64(most)/one
 	return out, back, errors.Join(side.Sync(), room.Free())
 }
