@@ -33,7 +33,7 @@ var imports = map[string][]string{
 	"watch":                {"internal/size"},
 	"alloc":                {"device", "trace", "internal/placement", "internal/invariant", "internal/size"},
 	"internal/kernel":      {"device", "internal/invariant"},
-	"internal/spill":       {"device", "internal/size"},
+	"internal/spill":       {"device", "tensor", "internal/size"},
 	"share":                {"alloc", "device", "internal/size"},
 	"inspect":              {"trace", "alloc", "device", "internal/size"},
 	"internal/web":         {"inspect", "trace", "alloc", "internal/size"},

@@ -28,7 +28,7 @@ var (
 )
 
 // Memory outside the device, and its rates: one core of a server.
-var outside = plan.Away{Bytes: 4 << 30, OutBytesPerSecond: 5e9, BackBytesPerSecond: 5e9}
+var outside = plan.Tier{Bytes: 4 << 30, OutBytesPerSecond: 5e9, BackBytesPerSecond: 5e9}
 
 // budgetConfig is the step of a model, small with many samples, so that what
 // waits for backward is most of its memory. Nothing is dropped out, so that
@@ -104,7 +104,7 @@ func testBudgets(t *testing.T, c train.Config) {
 		g.plan("planned", o)
 		g.recipes()
 		away := o
-		away.Away = outside
+		away.Away = plan.Away{Tiers: []plan.Tier{outside}}
 		g.plan("planned, --away", away)
 		g.measure()
 		g.check()

@@ -23,7 +23,9 @@ type fakeGPU struct {
 	ranges   map[uintptr]uint64
 	handles  map[uintptr][]byte
 	mapped   map[uintptr]uintptr // granule of address → handle
+	within   map[uintptr]uintptr // … → where in the handle
 	access   map[uintptr]bool
+	peers    map[uintptr]bool // handles that are the second GPU's, which only the first one reaches
 	host     map[uintptr][]byte
 	streams  map[uintptr]*fakeStream
 	events   map[uintptr]*fakeMark
@@ -47,7 +49,7 @@ const fakeGranule = 2 << 20
 
 func newFakeGPU() *fakeGPU {
 	return &fakeGPU{next: 1 << 40, total: 1 << 40, plain: map[uintptr][]byte{}, ranges: map[uintptr]uint64{}, handles: map[uintptr][]byte{},
-		mapped: map[uintptr]uintptr{}, access: map[uintptr]bool{}, host: map[uintptr][]byte{}, streams: map[uintptr]*fakeStream{}, events: map[uintptr]*fakeMark{}}
+		mapped: map[uintptr]uintptr{}, within: map[uintptr]uintptr{}, access: map[uintptr]bool{}, peers: map[uintptr]bool{}, host: map[uintptr][]byte{}, streams: map[uintptr]*fakeStream{}, events: map[uintptr]*fakeMark{}}
 }
 
 func (g *fakeGPU) wrong(what string) uintptr {
@@ -85,14 +87,15 @@ func (g *fakeGPU) call(symbol string, a []uintptr) uintptr {
 
 var fakeCalls = map[string]func(g *fakeGPU, a []uintptr) uintptr{
 	"cuInit":                       func(g *fakeGPU, a []uintptr) uintptr { return 0 },
-	"cuDeviceGetCount":             func(g *fakeGPU, a []uintptr) uintptr { return put(a[0], int32(1)) },
+	"cuDeviceGetCount":             func(g *fakeGPU, a []uintptr) uintptr { return put(a[0], int32(2)) },
 	"cuDeviceGet":                  func(g *fakeGPU, a []uintptr) uintptr { return put(a[0], int32(a[1])) },
 	"cuDeviceGetName":              func(g *fakeGPU, a []uintptr) uintptr { return put(a[0], [5]byte{'f', 'a', 'k', 'e'}) },
 	"cuDeviceGetAttribute":         (*fakeGPU).attribute,
-	"cuDevicePrimaryCtxRetain":     func(g *fakeGPU, a []uintptr) uintptr { g.retained++; return put(a[0], uintptr(7)) },
+	"cuDeviceCanAccessPeer":        func(g *fakeGPU, a []uintptr) uintptr { return put(a[0], int32(flagOf(a[1] == 0 && a[2] == 1))) },
+	"cuDevicePrimaryCtxRetain":     func(g *fakeGPU, a []uintptr) uintptr { g.retained++; return put(a[0], 7+a[1]) },
 	"cuDevicePrimaryCtxRelease_v2": func(g *fakeGPU, a []uintptr) uintptr { g.retained--; return 0 },
 	"cuCtxSetCurrent": func(g *fakeGPU, a []uintptr) uintptr {
-		if a[0] != 7 || g.retained != 1 {
+		if a[0] < 7 || a[0] >= 7+uintptr(g.retained) {
 			return g.wrong("context that does not exist")
 		}
 		return 0
@@ -123,6 +126,10 @@ var fakeCalls = map[string]func(g *fakeGPU, a []uintptr) uintptr{
 	"cuMemCreate": func(g *fakeGPU, a []uintptr) uintptr {
 		h := g.take(1)
 		g.handles[h] = make([]byte, a[1])
+		prop := *(*[4]int32)(Ptr(a[2]).pointer())
+		if prop[3] == 1 {
+			g.peers[h] = true
+		}
 		return put(a[0], h)
 	},
 	"cuMemRelease":   (*fakeGPU).release,
@@ -200,10 +207,15 @@ func (g *fakeGPU) release(a []uintptr) uintptr {
 }
 
 func (g *fakeGPU) mapAt(a []uintptr) uintptr {
-	if g.mapped[a[0]] != 0 || g.handles[a[3]] == nil || a[1] != fakeGranule || a[0]%fakeGranule != 0 {
+	if g.handles[a[3]] == nil || uintptr(len(g.handles[a[3]])) != a[1] || a[0]%fakeGranule != 0 {
 		return g.wrong("mapping")
 	}
-	g.mapped[a[0]] = a[3]
+	for at := uintptr(0); at < a[1]; at += fakeGranule {
+		if g.mapped[a[0]+at] != 0 {
+			return g.wrong("mapping")
+		}
+		g.mapped[a[0]+at], g.within[a[0]+at] = a[3], at
+	}
 	return 0
 }
 
@@ -298,7 +310,8 @@ func (g *fakeGPU) bytes(p, n uintptr, onDevice bool) []byte {
 		return Bytes(Ptr(p), int(n))
 	}
 	if h := g.mapped[p&^(fakeGranule-1)]; h != 0 && g.access[p&^(fakeGranule-1)] {
-		b := g.handles[h][p%fakeGranule:]
+		b := g.handles[h][g.within[p&^(fakeGranule-1)]+p%fakeGranule:]
+		b = b[:min(len(b), fakeGranule-int(p%fakeGranule))]
 		return b[:min(n, uintptr(len(b)))]
 	}
 	for start, b := range g.plain {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/tensor"
 	"github.com/headroom-go/headroom/train"
 )
 
@@ -48,7 +49,7 @@ func CalibrateBy(clock func() time.Duration, dev device.Device, c train.Config, 
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
 	t.Strict = true
-	if err := t.UseStore(heap{}, nil); err != nil {
+	if err := t.UseStore(heap, nil); err != nil {
 		return r, err
 	}
 	batch := randomBatch(c)
@@ -132,11 +133,9 @@ func randomBatch(c train.Config) []any {
 }
 
 // heap is a tensor.Store of the program's own memory.
-type heap struct{}
-
-func (heap) Take(size uint64) (buf []byte, giveBack func(), err error) {
+var heap = tensor.HostStore(func(size uint64) (buf []byte, giveBack func(), err error) {
 	return make([]byte, size), func() {}, nil
-}
+})
 
 // stopwatch is a device that measures its launches while it is on.
 type stopwatch struct {

@@ -10,6 +10,7 @@ import (
 	"github.com/headroom-go/headroom/internal/invariant"
 	"github.com/headroom-go/headroom/nn"
 	"github.com/headroom-go/headroom/plan"
+	"github.com/headroom-go/headroom/tensor"
 	"github.com/headroom-go/headroom/train"
 )
 
@@ -181,7 +182,7 @@ func TestFamiliesBudgets(t *testing.T) {
 		t.Skip("checking so many plans takes minutes: TestPredictedIsMeasured plans with invariants")
 	}
 	away := quick
-	away.Away = plan.Away{Bytes: 1 << 30, OutBytesPerSecond: 5e9, BackBytesPerSecond: 5e9}
+	away.Away = plan.Away{Tiers: []plan.Tier{{Bytes: 1 << 30, OutBytesPerSecond: 5e9, BackBytesPerSecond: 5e9}}}
 	all := families()
 	all["gpt2"] = config(nn.GPT2Config{Vocab: 256, Context: 48, Width: 64, Layers: 4, Heads: 4}, 16, 48)
 	for name, c := range all {
@@ -235,7 +236,7 @@ func lossesOf(t *testing.T, dev device.Device, c train.Config, trial plan.Trial)
 		t.Fatal(err)
 	}
 	tr.Strict = true
-	if err := tr.UseStore(goMemory{}, nil); err != nil {
+	if err := tr.UseStore(goMemory, nil); err != nil {
 		t.Fatal(err)
 	}
 	batch := c.NewBatch()
@@ -264,8 +265,6 @@ func lossesOf(t *testing.T, dev device.Device, c train.Config, trial plan.Trial)
 }
 
 // goMemory is a tensor.Store.
-type goMemory struct{}
-
-func (goMemory) Take(size uint64) (buf []byte, giveBack func(), err error) {
+var goMemory = tensor.HostStore(func(size uint64) (buf []byte, giveBack func(), err error) {
 	return make([]byte, size), func() {}, nil
-}
+})

@@ -32,7 +32,7 @@ const (
 // memory may lie badly for another. A length that finds no room so is planned again
 // with less. It returns a *TooSmallError if one does not fit.
 func SearchLengths(ctx context.Context, info device.Info, c train.Config, lengths []int, o Options) (*Lengths, error) {
-	if o.Away.Bytes > 0 || o.Parallel.Group != nil {
+	if len(o.Away.Tiers) > 0 || o.Parallel.Group != nil {
 		return nil, errors.New("batches by length: they are for one device, with nothing outside it, yet")
 	}
 	l := &Lengths{Plans: make([]*Plan, len(lengths)), Shapes: make([]train.Shape, len(lengths))}

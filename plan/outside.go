@@ -34,15 +34,15 @@ func (t *timeline) seconds() float64 { return max(t.device, t.copies) + max(t.ho
 // openOutside opens the device of the memory outside info's, which computes as
 // a host does. Copies to it and back take what o.Away says.
 func openOutside(info device.Info, o Options, time *timeline, count func(l *device.Launch)) (device.Device, error) {
-	rates, a := o.rates(info), o.Away
+	rates, a, tier := o.rates(info), o.Away, o.Away.state()
 	if info.Kind == device.CUDA {
 		rates = a.hostRates()
 	}
 	return device.OpenNull(device.NullOptions{Capacity: unlimited, Granularity: info.Granularity,
 		OnLaunch: func(l *device.Launch) {
 			count(l)
-			if l.Kernel.Name == "copy" && a.Bytes > 0 { // as many go as come
-				time.copy(float64(l.Bytes) / 4 * (1/a.OutBytesPerSecond + 1/a.BackBytesPerSecond))
+			if l.Kernel.Name == "copy" && tier.Bytes > 0 { // as many go as come
+				time.copy(float64(l.Bytes) / 4 * tier.seconds())
 				return
 			}
 			time.host += rates.seconds(l)

@@ -18,7 +18,7 @@ import (
 // away is room outside the device, for a quick search.
 func away(bytes uint64) plan.Options {
 	o := quick
-	o.Away = plan.Away{Bytes: bytes, OutBytesPerSecond: 5e9, BackBytesPerSecond: 5e9}
+	o.Away = plan.Away{Tiers: []plan.Tier{{Bytes: bytes, OutBytesPerSecond: 5e9, BackBytesPerSecond: 5e9}}}
 	return o
 }
 

@@ -33,6 +33,9 @@ type Trial struct {
 	Bytes         uint64         `json:"bytes"`                // memory traffic of a step
 	Seconds       float64        `json:"seconds"`              // a step, estimated; for one that doesn't fit 0
 	AwayBytes     uint64         `json:"away_bytes,omitempty"` // most that wait outside the device at a time
+
+	noRoom bool // for some of that
+	moved  Tier // the mean speed of copies of values to and from their tiers; zero without any
 }
 
 // Plan is the choice for a budget and what it was chosen from.
@@ -90,7 +93,7 @@ func try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o 
 	if err != nil {
 		return trial, err
 	}
-	store := &books{}
+	store := openBooks(o.Away)
 	host, err := openOutside(info, o, &time, count)
 	if err != nil {
 		return trial, errors.Join(err, dev.Close())
@@ -107,7 +110,7 @@ func try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o 
 		return trial, err
 	}
 	trial.Fits, trial.PeakBytes, trial.ReservedBytes, trial.AwayBytes = true, peak, reserved, store.peak
-	trial.Seconds = time.seconds()
+	trial.Seconds, trial.noRoom, trial.moved = time.seconds(), store.full, store.mean()
 	return trial, dev.Close()
 }
 
@@ -140,15 +143,6 @@ func run(dev, host device.Device, c train.Config, s train.Strategy, o Options, s
 	}
 	stats := t.Memory().Stats()
 	return stats.PeakLive, stats.PeakReserved, t.Close()
-}
-
-// books is a tensor.Store that counts bytes and holds none.
-type books struct{ live, peak uint64 }
-
-func (b *books) Take(size uint64) (buf []byte, giveBack func(), err error) {
-	b.live += size
-	b.peak = max(b.peak, b.live)
-	return nil, func() { b.live -= size }, nil
 }
 
 // repeat steps until memory is laid out as at the start of an earlier step, at

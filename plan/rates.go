@@ -36,6 +36,15 @@ type Rates struct {
 	LinkBytesPerSecond float64 `json:"link_bytes_per_second,omitempty"`
 
 	Kernels map[string][]Timing `json:"kernels,omitempty"` // by the name that kernelOf gives
+
+	// Away is how fast copies go to places outside the device, by what names them.
+	Away map[string]CopyRates `json:"away,omitempty"`
+}
+
+// CopyRates are the speeds of copies to memory outside a device, and back.
+type CopyRates struct {
+	OutBytesPerSecond  float64 `json:"out_bytes_per_second"`
+	BackBytesPerSecond float64 `json:"back_bytes_per_second"`
 }
 
 // Timing is what launches of a kernel took that have this much work.
@@ -210,6 +219,7 @@ const (
 	mostKernels = 1 << 10
 	mostTimings = 1 << 9 // of a kernel
 	mostSeconds = 1 << 12
+	mostPlaces  = 1 << 8 // outside the device
 )
 
 // ReadRates reads rates that Write wrote, to estimate times on a device with info's
@@ -258,6 +268,14 @@ func (r *Rates) check() error {
 	}
 	if len(r.Kernels) > mostKernels {
 		return fmt.Errorf("%d kernels: there are at most %d", len(r.Kernels), mostKernels)
+	}
+	if len(r.Away) > mostPlaces {
+		return fmt.Errorf("%d places outside the device: there are at most %d", len(r.Away), mostPlaces)
+	}
+	for name, a := range r.Away {
+		if !good(a.OutBytesPerSecond) || !good(a.BackBytesPerSecond) {
+			return fmt.Errorf("%g bytes/s to %s and %g back: both must be over 0", a.OutBytesPerSecond, name, a.BackBytesPerSecond)
+		}
 	}
 	for name, timings := range r.Kernels {
 		if len(timings) > mostTimings {

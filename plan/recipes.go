@@ -17,7 +17,7 @@ import (
 func (p *program) recipes(c train.Config, s train.Strategy, o Options) []train.Strategy {
 	blocks, away := s, s
 	blocks.Values, blocks.Recompute = nil, c.Blocks()
-	if o.Away.Bytes == 0 {
+	if len(o.Away.Tiers) == 0 {
 		return []train.Strategy{blocks}
 	}
 	away.Values = p.allAway()
@@ -35,7 +35,7 @@ func (p *program) tryRecipe(info device.Info, c train.Config, s train.Strategy, 
 		copies := 0.0
 		for v, value := range p.record.Values {
 			if s.Values.Waits[p.record.Ops[value.Op].Node].Away {
-				copies += float64(p.Values[v].Bytes) * (1/o.Away.OutBytesPerSecond + 1/o.Away.BackBytesPerSecond)
+				copies += float64(p.Values[v].Bytes) * t.moved.seconds()
 			}
 		}
 		t.Seconds = max(t.Seconds, copies*float64(c.Batch/s.MicroBatch))

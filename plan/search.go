@@ -77,21 +77,6 @@ func (o Options) toGuess() Options {
 	return o.roughly()
 }
 
-// Away is memory outside the device, for values. The zero value is none.
-type Away struct {
-	Bytes              uint64  // room there
-	OutBytesPerSecond  float64 // of copies from the device
-	BackBytesPerSecond float64
-	As                 tensor.AwayForm // of saved values; other than exact, losses change
-	Workers            int             // threads that update weights there, beside a GPU; 0: one
-}
-
-// times is how many values go in the time of an exact one.
-func (a Away) times() float64 {
-	const many = 1 << 10
-	return 4 * many / float64(a.As.Bytes(many))
-}
-
 // Search finds, for a step of c on a device with info's properties and
 // capacity, the fastest strategy that fits, by the estimate of time. It
 // returns a *TooSmallError if none does. Of a stage of a pipeline it is the one that
@@ -250,6 +235,7 @@ func (p *Plan) refine(ctx context.Context, info device.Info, c train.Config, o O
 	if err != nil {
 		return err
 	}
+	prog.moveAt(before.moved, o)
 	better, err := prog.solve(ctx, info, c, s, o)
 	if err == nil && better.Fits && better.Seconds < before.Seconds && o.room(better) {
 		p.choose(better)
@@ -261,7 +247,7 @@ func (p *Plan) refine(ctx context.Context, info device.Info, c train.Config, o O
 // training is outside the device, if anything may be: the least and fastest first.
 func (o Options) outside(c train.Config, micro int) []train.Strategy {
 	list := []train.Strategy{{MicroBatch: micro}}
-	if o.Away.Bytes > 0 && o.Parallel.Group == nil {
+	if o.Away.state().Bytes > 0 && o.Parallel.Group == nil {
 		list = append(list, train.Strategy{MicroBatch: micro, StateAway: true})
 		if micro < c.Batch {
 			list = append(list, train.Strategy{MicroBatch: micro, StateAway: true, GradientsAway: true})
@@ -330,7 +316,7 @@ func leastTrial(info device.Info, c train.Config, o Options) (least Trial, err e
 }
 
 // room says whether what t moves away finds room.
-func (o Options) room(t Trial) bool { return t.AwayBytes <= o.Away.Bytes }
+func (o Options) room(t Trial) bool { return !t.noRoom }
 
 // fitAny tries micro-batches of every size, the greatest first, with what is at
 // that place in outside's list.
@@ -408,6 +394,9 @@ func (p *Plan) fitValues(ctx context.Context, info device.Info, c train.Config, 
 		return err
 	}
 	best, err := prog.solve(ctx, info, c, free.Strategy, o.briefly())
+	if err == nil && prog.moveAt(best.moved, o) { // slower tiers hold a part
+		best, err = prog.solve(ctx, info, c, free.Strategy, o.briefly())
+	}
 	if err == nil && !o.room(best) {
 		prog.OutRate, prog.BackRate = 0, 0
 		best, err = prog.solve(ctx, info, c, free.Strategy, o.briefly())
@@ -448,6 +437,17 @@ func (p *program) solve(ctx context.Context, info device.Info, c train.Config, s
 		}
 	}
 	return best, err
+}
+
+// moveAt makes copies as fast as those of a tier, and says whether that is another
+// speed. A zero tier changes nothing.
+func (p *program) moveAt(t Tier, o Options) (another bool) {
+	if t.OutBytesPerSecond == 0 {
+		return false
+	}
+	out, back := p.OutRate, p.BackRate
+	p.OutRate, p.BackRate = int64(t.OutBytesPerSecond*o.Away.times()), int64(t.BackBytesPerSecond*o.Away.times())
+	return p.OutRate < out-out/100 || p.BackRate < back-back/100
 }
 
 // addCopies puts into t the time that the plan's copies delay a step of so many
@@ -539,7 +539,7 @@ func record(info device.Info, c train.Config, free Trial, o Options) (p *program
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
 	if s.StateAway {
-		if err := t.UseStore(&books{}, nil); err != nil {
+		if err := t.UseStore(openBooks(o.Away), nil); err != nil {
 			return nil, err
 		}
 	}
@@ -549,9 +549,15 @@ func record(info device.Info, c train.Config, free Trial, o Options) (p *program
 	}
 	p = newProgram(r, seconds)
 	p.plain, p.as = free.Seconds, o.Away.As
-	if o.Away.Bytes > free.AwayBytes {
-		p.Room = int64(float64(o.Away.Bytes-free.AwayBytes) * o.Away.times())
+	if len(o.Away.Tiers) > 0 {
+		p.moveAt(o.Away.Tiers[0], o)
 	}
-	p.OutRate, p.BackRate = int64(o.Away.OutBytesPerSecond*o.Away.times()), int64(o.Away.BackBytesPerSecond*o.Away.times())
+	var room uint64
+	for _, t := range o.Away.Tiers {
+		room += t.Bytes
+	}
+	if room > free.AwayBytes {
+		p.Room = int64(float64(room-free.AwayBytes) * o.Away.times())
+	}
 	return p, nil
 }

@@ -44,7 +44,7 @@ func TestTimeOutside(t *testing.T) {
 		Schedule: nn.Cosine{Peak: 1e-3, Steps: 3}, AdamW: nn.AdamWOptions{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8}}
 	info := device.Info{Kind: device.CUDA, Capacity: 1 << 30, Granularity: 2 << 20, Virtual: true}
 	seconds := func(rate float64, workers int, s train.Strategy) float64 {
-		trial, err := Try(info, info.Capacity, c, s, Options{Away: Away{Bytes: 1 << 30, OutBytesPerSecond: rate, BackBytesPerSecond: rate, Workers: workers}})
+		trial, err := Try(info, info.Capacity, c, s, Options{Away: Away{Tiers: []Tier{{Bytes: 1 << 30, OutBytesPerSecond: rate, BackBytesPerSecond: rate}}, Workers: workers}})
 		if err != nil || !trial.Fits {
 			t.Fatalf("%+v, %v", trial, err)
 		}

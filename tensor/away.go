@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"errors"
 	"fmt"
 	"hash/maphash"
 
@@ -9,13 +10,69 @@ import (
 	"github.com/headroom-go/headroom/trace"
 )
 
-// Store is memory outside the device for values that wait there: pinned host
-// memory, or a file.
+// Store is memory outside the device for values that wait there: of the host, of
+// another device, of another machine, or a file.
 type Store interface {
-	// Take gives size bytes, and a function that takes them back. Without room it
-	// gives an error, and the value stays on the device. A nil buf stands for
-	// memory of which only the books are kept: nothing is copied.
-	Take(size uint64) (buf []byte, giveBack func(), err error)
+	// Take gives room for a value of size bytes. Without room it gives an error,
+	// and the value stays on the device.
+	Take(size uint64) (Room, error)
+	// TakeBytes gives memory that the host reads and writes, for what is computed
+	// there, and a function that takes it back. A nil buf stands for memory of
+	// which only the books are kept.
+	TakeBytes(size uint64) (buf []byte, giveBack func(), err error)
+}
+
+// Room is a place for one value outside the device. It is used from one goroutine
+// at a time. What it queues on side reads or writes all bytes of the value, and the
+// device's memory stays until side has passed it.
+type Room interface {
+	Send(side device.Stream, from device.Ptr)
+	// Fetch brings back what was sent. Where that was lost, zeros come.
+	Fetch(side device.Stream, to device.Ptr)
+	// Free gives the room back, when side has passed what was queued. It returns
+	// an error if a Fetch brought zeros for what was lost.
+	Free() error
+}
+
+// ErrLost is wrapped by the error of what was computed with zeros in the place of a
+// value that was lost outside the device.
+var ErrLost = errors.New("a value that waited outside the device was lost")
+
+// HostStore is a Store in memory that the host reads: the function is its TakeBytes.
+type HostStore func(size uint64) (buf []byte, giveBack func(), err error)
+
+// TakeBytes implements Store.
+func (take HostStore) TakeBytes(size uint64) (buf []byte, giveBack func(), err error) {
+	return take(size)
+}
+
+// Take implements Store.
+func (take HostStore) Take(size uint64) (Room, error) {
+	buf, giveBack, err := take(size)
+	return hostRoom{buf, giveBack}, err
+}
+
+// hostRoom is a Room in the host's memory; without a buf nothing is copied.
+type hostRoom struct {
+	buf      []byte
+	giveBack func()
+}
+
+func (r hostRoom) Send(side device.Stream, from device.Ptr) {
+	if r.buf != nil {
+		side.Download(r.buf, from)
+	}
+}
+
+func (r hostRoom) Fetch(side device.Stream, to device.Ptr) {
+	if r.buf != nil {
+		side.Upload(to, r.buf)
+	}
+}
+
+func (r hostRoom) Free() error {
+	r.giveBack()
+	return nil
 }
 
 // UseStore lets values that a Schedule sends away go to s. They are copied on
@@ -89,11 +146,10 @@ func (f AwayForm) room(rt *Runtime, n int) *Tensor {
 
 // parcel is a value's copy in the Store.
 type parcel struct {
-	rt       *Runtime
-	form     AwayForm
-	buf      []byte // nil: nothing is copied
-	giveBack func()
-	arrived  device.Event // of the last fetch, until somebody reads
+	rt      *Runtime
+	form    AwayForm
+	room    Room
+	arrived device.Event // of the last fetch, until somebody reads
 }
 
 // send queues a copy of t, dense, to the store. Where there is none, or it has
@@ -109,16 +165,14 @@ func (rt *Runtime) send(t *Tensor, form AwayForm) *parcel {
 		t = form.pack(t)
 		defer t.drop()
 	}
-	buf, giveBack, err := rt.store.Take(t.Bytes())
+	room, err := rt.store.Take(t.Bytes())
 	if err != nil {
 		return nil
 	}
 	rt.side.Wait(rt.stream.Record())
-	if buf != nil {
-		rt.side.Download(buf, t.ptr().Ptr)
-	}
+	room.Send(rt.side, t.ptr().Ptr)
 	rt.depart(t)
-	return &parcel{rt: rt, form: form, buf: buf, giveBack: giveBack}
+	return &parcel{rt: rt, form: form, room: room}
 }
 
 // fetch queues a copy back into new memory.
@@ -131,9 +185,7 @@ func (p *parcel) fetch(shape []int, d DType) *Tensor {
 		defer to.drop()
 	}
 	rt.side.Wait(rt.stream.Record())
-	if p.buf != nil {
-		rt.side.Upload(to.ptr().Ptr, p.buf)
-	}
+	p.room.Fetch(rt.side, to.ptr().Ptr)
 	if to != t {
 		p.form.unpack(t, to)
 		rt.depart(to)
@@ -189,10 +241,19 @@ func (p *parcel) arrive() {
 
 // end gives the store's memory back once the copies are done.
 func (p *parcel) end() {
-	if p.buf != nil {
-		p.rt.side.Record().Sync()
+	p.rt.side.Record().Sync()
+	if err := p.room.Free(); err != nil && p.rt.lost == nil {
+		p.rt.lost = fmt.Errorf("%w: %w", ErrLost, err)
 	}
-	p.giveBack()
+}
+
+// Lost is the first error, since it was called last, that a value was lost outside
+// the device. It is complete when backward is: values are computed with zeros in its
+// place until then, so that nothing may be kept of them.
+func (rt *Runtime) Lost() error {
+	err := rt.lost
+	rt.lost = nil
+	return err
 }
 
 // digest is what a value was, to find an operation that makes another one the

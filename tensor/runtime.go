@@ -29,6 +29,7 @@ type Runtime struct {
 	unbound *node    // begun, and without its result yet
 	waiting *waiting // the Schedule or Record in force; nil for none
 	store   Store
+	lost    error         // the first that Lost has not given yet
 	side    device.Stream // of copies to and from the store
 
 	departures []departure // the oldest first

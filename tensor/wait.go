@@ -328,11 +328,11 @@ func (n *node) remake(f func(in []*Tensor) *Tensor, inputs ...*Tensor) {
 		r.remake(n, inputs)
 		return
 	}
-	kept := len(n.wait.Reads) == 1 && n.wait.Reads[0] > 0
-	if n.wait.Away || kept && !rt.waiting.online {
+	kept := n.wait.Away || len(n.wait.Reads) == 1 && n.wait.Reads[0] > 0
+	if kept && !rt.waiting.online {
 		return
 	}
-	n.weak = kept
+	n.weak = kept // to be evicted; also what was to wait outside, and found no room there
 	saves := make([]*saved, len(inputs))
 	for i, t := range inputs {
 		if t != nil {

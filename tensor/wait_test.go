@@ -91,7 +91,7 @@ func randomSchedule(r *rand.Rand, rec *tensor.Record) *tensor.Schedule {
 // attic is a Store in the program's memory.
 type attic struct{ live, taken int }
 
-func (a *attic) Take(size uint64) ([]byte, func(), error) {
+func (a *attic) take(size uint64) ([]byte, func(), error) {
 	a.live++
 	a.taken++
 	return make([]byte, size), func() { a.live-- }, nil
@@ -135,7 +135,7 @@ func useStore(t *testing.T, rt *tensor.Runtime) *attic {
 		}
 	})
 	store := &attic{}
-	rt.UseStore(store, side)
+	rt.UseStore(tensor.HostStore(store.take), side)
 	return store
 }
 
@@ -304,9 +304,7 @@ func TestChangeOfWhatIsMadeAgain(t *testing.T) {
 }
 
 // full is a Store with no room.
-type full struct{}
-
-func (full) Take(uint64) ([]byte, func(), error) { return nil, nil, errors.New("no room") }
+var full = tensor.HostStore(func(uint64) ([]byte, func(), error) { return nil, nil, errors.New("no room") })
 
 // TestFullStore sends values to a store that has no room: they stay.
 func TestFullStore(t *testing.T) {
@@ -320,7 +318,7 @@ func TestFullStore(t *testing.T) {
 	for i := range s.Waits {
 		s.Waits[i].Away = true
 	}
-	rt.UseStore(full{}, rt.Stream())
+	rt.UseStore(full, rt.Stream())
 	rt.Follow(s, func() {
 		if got := gradientsOf(rt, p, index); !same(got, want) {
 			t.Error("gradients differ where no value could be sent away")

@@ -23,6 +23,11 @@ import (
 // The next steps stay where one succeeded, and after some of them try a rung
 // higher: memory may have been given back. Each time that fails they wait twice
 // as long.
+//
+// Where a value was lost outside the device, because who lent the memory is gone,
+// the step is done again on the same rung: the Store gives none of it out any more,
+// and what finds no room elsewhere stays on the device. Ranks do it one rung down, as
+// where memory ran out on one.
 type ladder struct {
 	rung  int
 	steps int // since the last change
@@ -32,11 +37,13 @@ type ladder struct {
 const (
 	firstWait = 8
 	mostWait  = 512
+
+	mostLost = 16 // times that a step is begun for what it lost
 )
 
 // Event is something that a step had to do beside its plan.
 type Event struct {
-	Kind string `json:"kind"` // retry, climb or evict
+	Kind string `json:"kind"` // retry, climb, evict or lost
 	Text string `json:"text"` // for people
 }
 
@@ -80,6 +87,14 @@ func (t *Trainer) short(err error) bool {
 	return abandoned(err)
 }
 
+// reason says why a step is tried again: of ranks which one met what.
+func (t *Trainer) reason(err error) string {
+	if t.par == nil {
+		return "memory ran out"
+	}
+	return t.par.Group.Err().Error()
+}
+
 // climb goes a rung up when enough steps have gone well.
 func (l *ladder) climb() bool {
 	if l.steps++; l.rung == 0 || l.steps < l.wait {
@@ -103,12 +118,17 @@ func (t *Trainer) climbDown(attempt func(Strategy) error) (events []Event, err e
 		s, _ := t.strategyAt(t.ladder.rung)
 		events = append(events, Event{"climb", fmt.Sprintf("trying again: %s", t.Config.Describe(s))})
 	}
-	for {
+	for lost := 0; ; {
 		s, _ := t.strategyAt(t.ladder.rung)
 		evictions := t.mem.Stats().Evictions
 		err := attempt(s)
 		if n := t.mem.Stats().Evictions - evictions; n > 0 && err == nil {
 			events = append(events, Event{"evict", fmt.Sprintf("memory ran out %d times: values were let go and made again", n)})
+		}
+		if errors.Is(err, tensor.ErrLost) && t.par == nil && !t.Strict && lost < mostLost {
+			lost++
+			events = append(events, Event{"lost", fmt.Sprintf("%v; the step is done again without", err)})
+			continue
 		}
 		if t.Strict || !t.short(err) {
 			return events, err
@@ -118,6 +138,6 @@ func (t *Trainer) climbDown(attempt func(Strategy) error) (events []Event, err e
 			return events, t.par.fail(err)
 		}
 		t.ladder.fall()
-		events = append(events, Event{"retry", fmt.Sprintf("memory ran out; once more with less: %s", t.Config.Describe(next))})
+		events = append(events, Event{"retry", fmt.Sprintf("%s; once more with less: %s", t.reason(err), t.Config.Describe(next))})
 	}
 }

@@ -243,7 +243,7 @@ func (d *storeDevice) Info() device.Info {
 }
 
 func (d *storeDevice) Alloc(size uint64) (device.Ptr, error) {
-	buf, giveBack, err := d.store.Take(size)
+	buf, giveBack, err := d.store.TakeBytes(size)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", device.ErrOutOfMemory, err)
 	}

@@ -139,11 +139,11 @@ type refusing struct {
 
 var errNoRoom = errors.New("no room")
 
-func (r *refusing) Take(size uint64) ([]byte, func(), error) {
+func (r *refusing) TakeBytes(size uint64) ([]byte, func(), error) {
 	if r.n--; r.n < 0 {
 		return nil, nil, errNoRoom
 	}
-	return r.Store.Take(size)
+	return r.Store.TakeBytes(size)
 }
 
 // TestStateAwayRefused lets every call of the store fail: the state must have

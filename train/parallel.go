@@ -391,32 +391,36 @@ func (l *parallel) attempt() error {
 	return l.Group.Attempt()
 }
 
-// together runs what a step computes before it changes anything. It comes to an end
-// on all ranks or on none: one whose memory runs out abandons the attempt for all,
-// unless it is strict.
-func (l *parallel) together(strict bool, f func()) {
-	if l == nil {
-		f()
-		return
+// together runs what a step computes before it changes anything, and fails with what
+// that has lost. It comes to an end on all ranks or on none: one whose memory runs out,
+// or which loses a value, abandons the attempt for all, unless it is strict.
+func (l *parallel) together(strict bool, f func() (lost error)) {
+	if l != nil {
+		defer l.abandon(strict)
 	}
-	defer func() {
-		r := recover()
-		if r == nil {
-			return
-		}
-		if err := tensor.Failure(r); !strict && errors.Is(err, device.ErrOutOfMemory) {
-			l.Group.Abandon(err) // before Try waits for what is queued
-		}
-		panic(r)
-	}()
-	f()
-	err := l.rt.Sync()
-	if err == nil {
+	err := f()
+	if l != nil && err == nil {
+		err = l.rt.Sync()
+	}
+	if l != nil && err == nil {
 		err = l.Group.Barrier()
 	}
 	if err != nil {
 		tensor.Fail(err)
 	}
+}
+
+// abandon ends the attempt on all ranks where this one, which is failing, can try again.
+func (l *parallel) abandon(strict bool) {
+	r := recover()
+	if r == nil {
+		return
+	}
+	err := tensor.Failure(r)
+	if !strict && (errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, tensor.ErrLost)) {
+		l.Group.Abandon(err) // before Try waits for what is queued
+	}
+	panic(r)
 }
 
 // abandoned says whether err is that of an attempt which was abandoned.

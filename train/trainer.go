@@ -248,12 +248,16 @@ func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
 		return err
 	}
 	t.rt.SetSeed(t.Config.Seed*0x9e3779b97f4a7c15 + uint64(r.Step) + t.par.seed()) // so that dropout knows of no step before
+	t.rt.Lost()                                                                    // what a step lost that failed otherwise
 	t.recompute = s.Recompute
 	steps := t.opt.Steps
 	err := t.rt.Try(func() {
 		defer t.par.join()
 		var losses []*tensor.Tensor
-		t.par.together(t.Strict, func() { losses = t.gradients(s, batch) })
+		t.par.together(t.Strict, func() error {
+			losses = t.gradients(s, batch)
+			return t.rt.Lost()
+		})
 		t.rt.Range("optimizer", func() { t.update(r.Rate) })
 		for i, loss := range losses { // only now, since the host waits for them
 			if t.losses[i] = 0; loss != nil {

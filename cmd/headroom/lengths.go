@@ -20,7 +20,7 @@ func (f *trainFlags) checkLengths(c train.Config) error {
 	switch {
 	case f.seat.ranks() > 1:
 		return usagef("--lengths is for one device: several ranks take steps of one length")
-	case f.away.bytes > 0:
+	case len(f.away.places) > 0:
 		return usagef("--lengths does not go with --away yet: leave one of them out")
 	case f.precision.auto:
 		return usagef("--lengths does not go with --precision auto yet: give a type")

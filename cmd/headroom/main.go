@@ -101,7 +101,7 @@ func rootCommand(stdout, stderr io.Writer) *cobra.Command {
 		return usagef("%w: %s --help lists the flags", plainFlagError(err), cmd.CommandPath())
 	})
 	root.SetHelpCommand(helpCommand())
-	root.AddCommand(trainCommand(), launchCommand(), generateCommand(), planCommand(), explainCommand(), replayCommand(), diffCommand(), checkCommand(), reportCommand(), serveCommand(), watchCommand(), doctorCommand())
+	root.AddCommand(trainCommand(), launchCommand(), lendCommand(), generateCommand(), planCommand(), explainCommand(), replayCommand(), diffCommand(), checkCommand(), reportCommand(), serveCommand(), watchCommand(), doctorCommand())
 	return root
 }
 

@@ -15,19 +15,42 @@ import (
 // options are those of a search on a device: memory outside it and, with --rates,
 // the rates that are known of it. With anew, the file may yet have to be written.
 func (j *jobFlags) options(info device.Info, anew bool) (plan.Options, error) {
-	o := j.away.options(j.device)
 	if j.rates == "" {
-		return o, nil
+		return j.away.options(j.device), nil
 	}
-	var err error
-	o.Rates, err = plan.ReadRates(j.rates, info)
+	rates, err := plan.ReadRates(j.rates, info)
 	if anew && errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
 	if err != nil {
-		return o, usageError{err}
+		return plan.Options{}, usageError{err}
 	}
+	j.away.know(rates.Away)
+	o := j.away.options(j.device)
+	o.Rates = rates
 	return o, nil
+}
+
+// measureAway finds how fast copies to places outside the device are and, with
+// --rates, keeps it there. Several ranks take what is known, so that their plans are
+// alike.
+func (f *trainFlags) measureAway(ctx context.Context, dev device.Device, stderr io.Writer) error {
+	if f.seat.ranks() > 1 {
+		return nil
+	}
+	o, err := f.options(dev.Info(), true)
+	if err != nil {
+		return err
+	}
+	found, err := f.away.measure(ctx, dev, stderr)
+	if err != nil || !found || f.rates == "" {
+		return err
+	}
+	if o.Rates.FlopsPerSecond == 0 {
+		o.Rates = plan.RatesOf(dev.Info())
+	}
+	o.Rates.Away = f.away.rates
+	return o.Rates.Write(f.rates)
 }
 
 // measure runs steps of what would be chosen, and adds their rates to o's, until

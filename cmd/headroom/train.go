@@ -362,6 +362,9 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 	if err != nil {
 		return train.Summary{}, err
 	}
+	if err := f.measureAway(ctx, dev, stderr); err != nil {
+		return train.Summary{}, err
+	}
 	p, lengths, err := f.findPlans(ctx, dev.Info(), share, feed, stderr)
 	if err != nil {
 		return train.Summary{}, planError(err)
@@ -378,7 +381,7 @@ func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given tra
 		return train.Summary{}, err
 	}
 	if p.Chosen.AwayBytes > 0 {
-		closeStore, err := f.away.use(t)
+		closeStore, err := f.away.use(ctx, t)
 		defer closeStore() // after the trainer
 		if err != nil {
 			return train.Summary{}, errors.Join(err, t.Close())
@@ -429,7 +432,7 @@ func (f *trainFlags) findPlan(ctx context.Context, info device.Info, c train.Con
 	if err == nil {
 		err = p.For(info, c)
 	}
-	if err == nil && p.Chosen.AwayBytes > f.away.bytes {
+	if err == nil && p.Chosen.AwayBytes > f.away.bytes() {
 		err = fmt.Errorf("plan %s moves %s out of the device: give it --away SIZE", f.plan, size.Format(p.Chosen.AwayBytes))
 	}
 	if err != nil {
@@ -447,7 +450,11 @@ func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Chec
 	}
 	show := newProgress(stderr, 0)
 	r := &train.Run{Trainer: t, Feed: feed, Shapes: shapes(lengths), Test: test, Dir: f.out, SaveEvery: f.saveEvery, TestEvery: f.testEvery, Profile: f.profile}
-	r.OnStep = func(p train.Progress) { teach(learner, t, p); show.step(p) }
+	r.OnStep = func(p train.Progress) {
+		p.Events = f.away.notes.with(p.Events)
+		teach(learner, t, p)
+		show.step(p)
+	}
 	if cp != nil {
 		if err := r.Resume(cp); err != nil {
 			return train.Summary{}, err

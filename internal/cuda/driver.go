@@ -20,6 +20,7 @@ const (
 	cuDeviceGetName
 	cuDeviceGetAttribute
 	cuDeviceGetPCIBusID
+	cuDeviceCanAccessPeer
 	cuDevicePrimaryCtxRetain
 	cuDevicePrimaryCtxRelease
 	cuCtxSetCurrent
@@ -68,6 +69,7 @@ var driverSymbols = []string{
 	cuDeviceGetName:               "cuDeviceGetName",
 	cuDeviceGetAttribute:          "cuDeviceGetAttribute",
 	cuDeviceGetPCIBusID:           "cuDeviceGetPCIBusId",
+	cuDeviceCanAccessPeer:         "cuDeviceCanAccessPeer",
 	cuDevicePrimaryCtxRetain:      "cuDevicePrimaryCtxRetain",
 	cuDevicePrimaryCtxRelease:     "cuDevicePrimaryCtxRelease_v2",
 	cuCtxSetCurrent:               "cuCtxSetCurrent",
@@ -224,6 +226,13 @@ func (d *Driver) Attribute(dev Device, a Attribute) (int, error) {
 	var v int32
 	err := d.check(cuDeviceGetAttribute, d.Call(cuDeviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev)))
 	return int(v), err
+}
+
+// CanReach says whether the context's device can have memory of another one mapped.
+func (c *Context) CanReach(other Device) (bool, error) {
+	var can int32
+	err := c.check(cuDeviceCanAccessPeer, c.Call(cuDeviceCanAccessPeer, uintptr(unsafe.Pointer(&can)), uintptr(c.Device), uintptr(other)))
+	return can != 0, err
 }
 
 // Context is a device's primary context: its address space, and what was

@@ -51,7 +51,7 @@ func TestPieces(t *testing.T) {
 					continue
 				}
 				n := uint64(r.IntN(60_000))
-				buf, giveBack, err := p.Take(n)
+				buf, giveBack, err := p.TakeBytes(n)
 				if err != nil {
 					if refused++; !strings.Contains(err.Error(), "1MiB set aside") {
 						t.Fatal(err)
@@ -83,8 +83,8 @@ func TestPieces(t *testing.T) {
 func TestReuse(t *testing.T) {
 	for name, p := range places(t, 1<<20) {
 		for range 10 {
-			a, backA, errA := p.Take(5000)
-			b, backB, errB := p.Take(9000)
+			a, backA, errA := p.TakeBytes(5000)
+			b, backB, errB := p.TakeBytes(9000)
 			if err := errors.Join(errA, errB); err != nil || len(a) != 5000 || len(b) != 9000 {
 				t.Fatal(name, err)
 			}
@@ -109,11 +109,11 @@ func TestFullDisk(t *testing.T) {
 	m := p.source.(*mapped)
 	real := m.allocate
 	m.allocate = func(*os.File, int64, int64) error { return errors.New("disk full") }
-	if _, _, err := p.Take(10); err == nil || !strings.Contains(err.Error(), "no room on the disk") || p.Stats().UsedBytes != 0 {
+	if _, _, err := p.TakeBytes(10); err == nil || !strings.Contains(err.Error(), "no room on the disk") || p.Stats().UsedBytes != 0 {
 		t.Errorf("%v, %+v", err, p.Stats())
 	}
 	m.allocate = func(f *os.File, offset, size int64) error { return zeros(f, offset, size) }
-	buf, giveBack, err := p.Take(3 << 18)
+	buf, giveBack, err := p.TakeBytes(3 << 18)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/internal/size"
+	"github.com/headroom-go/headroom/internal/spill"
+)
+
+func lendCommand() *cobra.Command {
+	var listen string
+	var grace time.Duration
+	cmd := &cobra.Command{
+		Use:   "lend SIZE",
+		Short: "Lend memory of this machine to trainings on others",
+		Long: `Lend lends so much of this machine's memory to who trains elsewhere with
+--away SIZE,tcp://HOST:PORT, and says who has how much of it. A borrower's memory
+is taken as it is written to, is nobody else's, and is this machine's again when the
+borrower's run ends.
+
+Ctrl-C calls all memory back: borrowers fetch what is theirs, for which they have
+--grace, and go on without. A second Ctrl-C ends at once: steps that had values here
+are done again.
+
+Nothing is encrypted, and whoever reaches the address may borrow: it is for networks
+that are trusted. It answers only to this machine unless --listen says otherwise.`,
+		Example: `  headroom lend 64GiB --listen 10.0.0.7:9402
+  headroom train --device cuda:0,8GiB --away 64GiB,tcp://10.0.0.7:9402`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("lend needs one size, as in headroom lend 16GiB")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			bytes, err := size.Parse(args[0])
+			if err == nil && bytes == 0 {
+				err = fmt.Errorf("0 bytes are nothing to lend")
+			}
+			if err != nil {
+				return usageError{err}
+			}
+			return lend(cmd.Context(), bytes, listen, grace, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:9402", "`ADDRESS` to listen at; a port alone is on 127.0.0.1, and port 0 any that is free")
+	cmd.Flags().DurationVar(&grace, "grace", 30*time.Second, "`TIME` that borrowers have to fetch what is theirs")
+	return cmd
+}
+
+// lend lends until ctx ends and borrowers have fetched what is theirs.
+func lend(ctx context.Context, bytes uint64, address string, grace time.Duration, w io.Writer) error {
+	if err := available(bytes); err != nil {
+		return err
+	}
+	address, err := addressOf("--listen", address)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return usagef("--listen %s: %w", address, err)
+	}
+	defer listener.Close()
+	if err := fact(w, "lends", "%s at tcp://%s", size.Format(bytes), listener.Addr()); err != nil {
+		return err
+	}
+	return spill.Lend(ctx, listener, spill.LendOptions{Bytes: bytes, Grace: grace, Notify: func(c spill.LoanChange) {
+		what := "borrows"
+		if c.Ended {
+			what = "gave back"
+		}
+		text := fmt.Sprintf("%s %s %s", c.Borrower, what, size.Format(c.Bytes))
+		if c.After > 0 {
+			text += fmt.Sprintf(", %v after they were called back", c.After.Round(100*time.Microsecond))
+		}
+		if c.Err != nil {
+			text += fmt.Sprintf(" (%v)", c.Err)
+		}
+		fact(w, "loan", "%s; %s of %s are lent", text, size.Format(c.LentNow), size.Format(bytes))
+	}})
+}
+
+// available refuses to lend what the machine has not.
+func available(bytes uint64) error {
+	host, err := device.OpenHost(device.HostOptions{})
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	if has := host.Info().Capacity; bytes > has {
+		return usagef("%s to lend: this machine has %s available", size.Format(bytes), size.Format(has))
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+//go:build unix
+
+package spill
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+	"time"
+)
+
+const benchBytes = 64 << 20
+
+// BenchmarkLoan sends a value to a lender in this process and fetches it; what a
+// plain TCP connection moves in the same run stands beside it.
+//
+//	go test ./internal/spill -run '^$' -bench 'Loan|Recall' -benchtime 20x
+func BenchmarkLoan(b *testing.B) {
+	w := newBench(b)
+	p, data := w.array(b, benchBytes)
+	copy(data, randomBytes(benchBytes)) // memory that was never written to is one page of zeros
+	l := loan(b, w, lend(b, LendOptions{Bytes: benchBytes}).address, benchBytes, BorrowOptions{})
+	conn := sink(b)
+	buf, source := randomBytes(benchBytes), randomBytes(benchBytes)
+	var sent, fetched, plain, plainBack best
+	for b.Loop() {
+		room, err := l.Take(benchBytes)
+		if err != nil {
+			b.Fatal(err)
+		}
+		sent.time(func() {
+			room.Send(w.side, p)
+			(&mark{&l.gone, l.puts}).Sync()
+		})
+		plain.time(func() {
+			if _, err := conn.Write(source); err != nil {
+				b.Fatal(err)
+			}
+		})
+		fetched.time(func() { room.Fetch(w.side, p); mustSync(b, w.side) })
+		plainBack.time(func() {
+			if _, err := conn.Write(source[:1]); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := io.ReadFull(conn, buf); err != nil {
+				b.Fatal(err)
+			}
+		})
+		if err := room.Free(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	speed := func(d best) float64 { return benchBytes / time.Duration(d).Seconds() / 1e9 }
+	b.ReportMetric(speed(sent), "out-GB/s")
+	b.ReportMetric(speed(plain), "tcp-out-GB/s")
+	b.ReportMetric(speed(fetched), "back-GB/s")
+	b.ReportMetric(speed(plainBack), "tcp-back-GB/s")
+	b.ReportMetric(0, "ns/op")
+}
+
+// best is the least time of what is repeated, since other work on the machine only
+// adds to it.
+type best time.Duration
+
+func (t *best) time(f func()) {
+	start := time.Now()
+	f()
+	t.enter(time.Since(start))
+}
+
+func (t *best) enter(d time.Duration) {
+	if *t == 0 || d < time.Duration(*t) {
+		*t = best(d)
+	}
+}
+
+// sink is a connection to who takes benchBytes and, when it is sent one more, gives
+// them back, in chunks.
+func sink(b *testing.B) net.Conn {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		c, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		memory := make([]byte, benchBytes)
+		for {
+			for i := 0; i < benchBytes; i += chunkBytes {
+				if _, err := io.ReadFull(c, memory[i:i+chunkBytes]); err != nil {
+					return
+				}
+			}
+			if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+				return
+			}
+			for i := 0; i < benchBytes; i += chunkBytes {
+				if _, err := c.Write(memory[i : i+chunkBytes]); err != nil {
+					return
+				}
+			}
+		}
+	}()
+	conn, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// BenchmarkRecall calls back what is held in values of 1 MiB: the time from the
+// recall until the lender has its memory, and what is above a copy of the same bytes
+// by Fetch.
+func BenchmarkRecall(b *testing.B) {
+	const bytes = 64 << 20
+	w := newBench(b)
+	p, _ := w.array(b, bytes)
+	spare, err := Memory(nil, bytes)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer spare.Close()
+	whole, giveBack, err := spare.TakeBytes(bytes) // memory that was touched
+	if err != nil {
+		b.Fatal(err)
+	}
+	clear(whole)
+	giveBack()
+	var recalled, copied best
+	for b.Loop() {
+		lender := lend(b, LendOptions{Bytes: bytes, Grace: time.Minute})
+		l, err := Borrow(context.Background(), w, lender.address, bytes, BorrowOptions{Spare: spare.TakeBytes})
+		if err != nil {
+			b.Fatal(err)
+		}
+		room, err := l.Take(bytes)
+		if err != nil {
+			b.Fatal(err)
+		}
+		room.Send(w.side, p)
+		room.Fetch(w.side, p)
+		mustSync(b, w.side)
+		copied.time(func() { room.Fetch(w.side, p); mustSync(b, w.side) })
+		lender.end()
+		c := lender.seen()
+		recalled.enter(c[len(c)-1].After)
+		if err := room.Free(); err != nil {
+			b.Fatal(err)
+		}
+		if err := l.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(time.Duration(recalled).Seconds()*1e3, "recall-ms")
+	b.ReportMetric(time.Duration(copied).Seconds()*1e3, "copy-ms")
+	b.ReportMetric(0, "ns/op")
+}
