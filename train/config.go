@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"strconv"
 
 	"github.com/headroom-go/headroom/nn"
 	"github.com/headroom-go/headroom/tensor"
@@ -225,7 +226,11 @@ func (c Config) Fingerprint() string {
 		panic("train: " + err.Error()) // numbers and names alone
 	}
 	sum := sha256.Sum256(text)
-	return fmt.Sprintf("%s, batch %d × %d, %x", c.Model, c.Batch, c.Seq, sum[:6])
+	batch := strconv.Itoa(c.Batch)
+	if c.Seq > 0 {
+		batch += fmt.Sprintf(" × %d", c.Seq)
+	}
+	return fmt.Sprintf("%s, batch %s, %x", c.Model, batch, sum[:6])
 }
 
 // Allows says what in a strategy c does not allow, if anything.

@@ -16,16 +16,20 @@ func diffCommand() *cobra.Command {
 	var d differ
 	cmd := &cobra.Command{
 		Use:   "diff OLD NEW",
-		Short: "Compare two memory snapshots at their peaks",
+		Short: "Compare two memory snapshots at their peaks, or two plans",
 		Long: `Diff compares what two memory snapshots (before and after a change, or of two
 ranks) hold at their peaks, by purpose and by call site, and what grows from step
 to step. A call site whose line moved is found again by its file and function, and
 the output says so. As a gate, --fail-on takes conditions on how much more than
 before there may be of the peak, of the reserved bytes, or of a purpose such as
-gradient.`,
+gradient.
+
+Of two plans, as plan --out writes them, it compares the strategies, the peaks and
+the times, and says which operations' results wait for backward in another way.`,
 		Example: `  headroom diff old.pickle new.pickle
   headroom diff old.pickle new.pickle --fail-on 'peak>5%'
-  headroom diff rank0.pickle rank1.pickle --fail-on 'reserved>1GiB,activation>10%' --json`,
+  headroom diff rank0.pickle rank1.pickle --fail-on 'reserved>1GiB,activation>10%' --json
+  headroom diff plan.json smaller.json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usagef("diff needs two files, the old and the new one")
@@ -36,6 +40,9 @@ gradient.`,
 			return nil
 		},
 		RunE: promptly(func(cmd *cobra.Command, args []string) error {
+			if isPlan(args[0]) && isPlan(args[1]) {
+				return d.plans(cmd.OutOrStdout(), args[0], args[1])
+			}
 			difference, err := d.diff(args[0], args[1], cmd.InOrStdin(), cmd.ErrOrStderr())
 			if err != nil {
 				return err
