@@ -93,10 +93,11 @@ type explainer struct {
 // explain reads what the arguments name: a file or standard input or, if there
 // is no such file, the text that they are.
 func (e *explainer) explain(args []string) (*inspect.Report, error) {
-	if len(args) > 1 {
-		return e.explainText(strings.Join(args, " "))
-	}
 	path := args[0]
+	if len(args) > 1 {
+		r, err := e.explainText(strings.Join(args, " "))
+		return r, orNoFile(path, err)
+	}
 	if err := e.refuse(statInput(path, e.stdin)); err != nil {
 		return nil, err
 	}
@@ -110,10 +111,15 @@ func (e *explainer) explain(args []string) (*inspect.Report, error) {
 		return nil, err
 	}
 	r, err := e.explainText(path)
-	if err != nil && path != "" && !strings.ContainsAny(path, " \n") {
-		err = fmt.Errorf("there is no file %s, and as a text it says nothing: %w", path, err)
+	return r, orNoFile(path, err)
+}
+
+// orNoFile is the error of a text that may have been meant as a file's name.
+func orNoFile(path string, err error) error {
+	if err == nil || path == "" || strings.ContainsAny(path, " \n") {
+		return err
 	}
-	return r, err
+	return fmt.Errorf("there is no file %s, and as a text it says nothing: %w", path, err)
 }
 
 // headSize is how much of an input is looked at to tell what it is: enough for

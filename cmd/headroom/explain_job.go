@@ -17,7 +17,7 @@ import (
 )
 
 // ranksIn gives the files of a job's ranks: several that are named, or those of a
-// folder. Nil where the arguments are something else, such as the words of a text.
+// folder. Nil where the first is no file: the arguments are the words of a text.
 func ranksIn(args []string) ([]string, error) {
 	info, err := os.Stat(args[0])
 	switch {
@@ -28,9 +28,6 @@ func ranksIn(args []string) ([]string, error) {
 	case info.IsDir():
 		return nil, usagef("explain takes one folder or several files")
 	case len(args) == 1:
-		return nil, nil
-	}
-	if _, err := os.Stat(args[1]); err != nil {
 		return nil, nil
 	}
 	return args, nil

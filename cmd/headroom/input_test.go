@@ -93,6 +93,8 @@ func TestBadRecords(t *testing.T) {
 		expect(t, []string{command, os.DevNull}, 1, "", "the input is empty")
 	}
 	expect(t, []string{"explain", "gone.pickle"}, 1, "", "there is no file gone.pickle")
+	expect(t, []string{"explain", "gone.pickle", "went.pickle"}, 1, "", "there is no file gone.pickle")
+	expect(t, []string{"explain", filepath.Join(dir, "empty.pickle"), "gone.pickle"}, 1, "", "gone.pickle")
 	expect(t, []string{"explain", filepath.Join(dir, "empty.pickle")}, 1, "", "neither events nor segments")
 }
 
