@@ -175,6 +175,9 @@ func TestWords(t *testing.T) {
 // TestImagesAreLearned: the accuracy on the test set is that of a model which
 // has learned the difference.
 func TestImagesAreLearned(t *testing.T) {
+	if invariant.Slow {
+		t.Skip("runs of one device are raced by other tests, and train has invariants checked")
+	}
 	out := filepath.Join(t.TempDir(), "run")
 	if status, _, stderr := headroom("train", "--model", "resnet-mini", "--data", images(t), "--batch", "16", "--steps", "40", "--eval-every", "20", "--out", out); status != 0 {
 		t.Fatal(stderr)
