@@ -87,7 +87,7 @@ func rematRow(t *testing.T, p *remat.Program, ratio float64, budget int64) remat
 		c.plan = plan.Overhead()
 	}
 	placed, err := place(t.Context(), p, plan)
-	if err != nil && !errors.As(err, new(*placement.ConflictError)) {
+	if err != nil {
 		t.Fatal(err)
 	}
 	again := ""
@@ -117,8 +117,8 @@ func rematPlaced(t *testing.T, p *remat.Program, budget int64, o remat.Options) 
 	return fmt.Sprintf("(with room for placement: %.3f, %.4f)", plan.Overhead(), float64(placed)/float64(budget))
 }
 
-// place returns the bytes that the plan takes up with addresses, searched for up to
-// five seconds.
+// place returns the least bytes that the plan is found to take up with addresses, in
+// up to five seconds.
 func place(ctx context.Context, p *remat.Program, plan *remat.Plan) (int64, error) {
 	var bs []placement.Buffer
 	for _, l := range plan.Lifetimes(p) {
@@ -129,10 +129,10 @@ func place(ctx context.Context, p *remat.Program, plan *remat.Plan) (int64, erro
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	placed, err := placement.Solve(ctx, bs, placement.Options{Capacity: uint64(plan.Budget), Work: 1e8})
-	if err == nil {
-		err = placement.Validate(bs, placed)
+	if err != nil && !errors.As(err, new(*placement.ConflictError)) {
+		return 0, err
 	}
-	return int64(placed.Peak), err
+	return int64(placed.Peak), placement.Validate(bs, placed)
 }
 
 // rematMeans prints geometric means over the logs that DTR_eq can run at the
