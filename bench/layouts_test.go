@@ -98,7 +98,7 @@ func openTeam(t *testing.T, c train.Config, l plan.Layout, info device.Info, o p
 	if l.Mesh.Pipeline > 1 {
 		s.MicroBatch = max(1, m.c.Batch/8)
 	}
-	e := &entry{name: fmt.Sprintf("pipeline %d, data %d, tensor %d, ZeRO stage %d", l.Mesh.Pipeline, l.Data, l.Mesh.Tensor, l.Shard)}
+	e := &entry{name: fmt.Sprintf("pipeline %d, data %d, expert %d, tensor %d, ZeRO stage %d", l.Mesh.Pipeline, l.Data, l.Mesh.Expert, l.Mesh.Tensor, l.Shard)}
 	m.trainers = make([]*train.Trainer, len(m.groups))
 	for i := range m.groups {
 		m.devices = append(m.devices, oneWorker(t))
