@@ -30,9 +30,6 @@ func ranksIn(args []string) ([]string, error) {
 	case len(args) == 1:
 		return nil, nil
 	}
-	if _, err := os.Stat(args[1]); err != nil {
-		return nil, nil
-	}
 	return args, nil
 }
 

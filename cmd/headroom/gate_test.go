@@ -103,7 +103,6 @@ func TestWrongUse(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"explain", path, path, path}, "explain takes one file, and these are 3; headroom diff compares two"},
 		{[]string{"replay", path, "--policy", "headroom", "--alloc-conf", "expandable_segments:True"}, "--alloc-conf holds settings of PyTorch's allocator"},
 		{[]string{"replay", path, "--capacity", "0"}, "leaves no memory"},
 		{[]string{"replay", path, "--capacity", ""}, "--capacity: size"},
