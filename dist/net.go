@@ -276,6 +276,9 @@ func (j *netJob) listen(c *control) {
 				j.fate.fail(c.peer, lost(err, j.o.Silence))
 			}
 			return
+		case !j.sane(c, n):
+			j.fate.fail(c.peer, fmt.Errorf("it sent a note %q of rank %d and attempt %d, which no rank of this job does", n.Kind, n.Rank, n.Attempt))
+			return
 		case n.Kind == "fail":
 			j.fate.fail(n.Rank, errors.New(n.Text))
 		case n.Kind == "abandon":
@@ -287,6 +290,12 @@ func (j *netJob) listen(c *control) {
 			return
 		}
 	}
+}
+
+// sane says whether n is a note that the other end of c may send.
+func (j *netJob) sane(c *control, n note) bool {
+	const mostAhead = 1 << 10 // attempts, by abandoning one after the other
+	return n.Rank >= 0 && n.Rank < j.o.Size && n.Attempt <= j.me.now.Load().number+mostAhead && (n.Kind != "end" || c.peer == 0)
 }
 
 // lost says how a connection came to its end.

@@ -148,3 +148,39 @@ func TestDeath(t *testing.T) {
 		}
 	}
 }
+
+// TestStrangeNotes lets rank 1 send notes that none sends: the job fails, and names it.
+func TestStrangeNotes(t *testing.T) {
+	for _, text := range []string{`{"kind":"left","rank":2}`, `{"kind":"left","rank":-1}`, `{"kind":"end"}`, `{"kind":"abandon","rank":1,"attempt":1000000}`} {
+		address := freeAddress(t)
+		data, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		joined := make(chan dist.Group)
+		go func() {
+			g, err := dist.Join(context.Background(), dist.JoinOptions{Address: address, Size: 2})
+			if err != nil {
+				t.Error(err)
+			}
+			joined <- g
+		}()
+		var conn net.Conn
+		for conn == nil {
+			time.Sleep(time.Millisecond)
+			conn, _ = net.Dial("tcp", address)
+		}
+		fmt.Fprintf(conn, `{"kind":"hello","rank":1,"size":2,"address":%q}`+"\n", data.Addr())
+		g := <-joined
+		if g == nil {
+			t.FailNow()
+		}
+		fmt.Fprintln(conn, text)
+		if err := g.Barrier(); err == nil || !strings.Contains(err.Error(), "rank 1: it sent a note") {
+			t.Errorf("%s: %v", text, err)
+		}
+		g.Close()
+		conn.Close()
+		data.Close()
+	}
+}

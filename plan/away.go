@@ -22,6 +22,14 @@ type Tier struct {
 // seconds is what a byte takes to go there and back.
 func (t Tier) seconds() float64 { return 1/t.OutBytesPerSecond + 1/t.BackBytesPerSecond }
 
+// bytes is the room in all tiers.
+func (a Away) bytes() (sum uint64) {
+	for _, t := range a.Tiers {
+		sum += t.Bytes
+	}
+	return sum
+}
+
 // state is the tier where an optimizer's state goes first; without one it has no
 // room.
 func (a Away) state() Tier {

@@ -12,8 +12,8 @@ type Difference struct {
 	Old Side `json:"old"`
 	New Side `json:"new"`
 	// Values that wait in another way, the most alike first. They are compared where
-	// both plans are of the same step with micro-batches of one size, in which
-	// operations have the same numbers; elsewhere there are none.
+	// both plans are of the same step with micro-batches of one size, and recompute no
+	// blocks: there operations have the same numbers. Elsewhere there are none.
 	Values []ValueChange `json:"values"`
 }
 
@@ -37,8 +37,9 @@ type ValueChange struct {
 // Diff compares two plans.
 func Diff(before, after *Plan) *Difference {
 	d := &Difference{Old: before.side(), New: after.side(), Values: []ValueChange{}}
-	if before.Step == after.Step && d.Old.Chosen.Strategy.MicroBatch == d.New.Chosen.Strategy.MicroBatch {
-		d.compare(d.Old.Chosen.Strategy.Values, d.New.Chosen.Strategy.Values)
+	was, is := before.Chosen.Strategy, after.Chosen.Strategy
+	if before.Step == after.Step && was.MicroBatch == is.MicroBatch && was.Recompute == 0 && is.Recompute == 0 {
+		d.compare(was.Values, is.Values)
 	}
 	return d
 }

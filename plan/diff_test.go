@@ -23,6 +23,8 @@ func TestDiff(t *testing.T) {
 	before := of(4, kept("linear"), again("gelu"), again("add"), again("add"))
 	after := of(4, away("linear"), again("gelu"), kept("add"), kept("add"))
 	other := of(2, away("linear"))
+	blocks := of(4)
+	blocks.Chosen.Strategy = train.Strategy{MicroBatch: 4, Recompute: 3}
 	for _, c := range []struct {
 		before, after *plan.Plan
 		want          []plan.ValueChange
@@ -32,6 +34,8 @@ func TestDiff(t *testing.T) {
 		{plain, before, []plan.ValueChange{{Op: "add", Old: "kept", New: "made again", Count: 2}, {Op: "gelu", Old: "kept", New: "made again", Count: 1}}},
 		{after, plain, []plan.ValueChange{{Op: "gelu", Old: "made again", New: "kept", Count: 1}, {Op: "linear", Old: "moved away", New: "kept", Count: 1}}},
 		{before, other, nil},
+		{before, blocks, nil},
+		{blocks, before, nil},
 	} {
 		if got := plan.Diff(c.before, c.after).Values; !slices.Equal(got, c.want) {
 			t.Errorf("got %v, want %v", got, c.want)

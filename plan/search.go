@@ -549,14 +549,8 @@ func record(info device.Info, c train.Config, free Trial, o Options) (p *program
 	}
 	p = newProgram(r, seconds)
 	p.plain, p.as = free.Seconds, o.Away.As
-	if len(o.Away.Tiers) > 0 {
+	if room := o.Away.bytes(); room > free.AwayBytes { // else nothing moves
 		p.moveAt(o.Away.Tiers[0], o)
-	}
-	var room uint64
-	for _, t := range o.Away.Tiers {
-		room += t.Bytes
-	}
-	if room > free.AwayBytes {
 		p.Room = int64(float64(room-free.AwayBytes) * o.Away.times())
 	}
 	return p, nil

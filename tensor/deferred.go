@@ -57,9 +57,10 @@ func (n *node) weightGrad(i int, s *saved, g *Tensor, add func(to *slot, x, g *T
 		x.Release()
 		return
 	}
-	g = g.Retain()
+	g = g.Detach()
 	x.held, g.held = true, true
 	e.to.uses++
+	g.node = &node{refs: 1, inputs: []edge{e}} // reads the leaf until g goes, with a Rewind at the latest
 	later.parts = append(later.parts, deferred{n, e.to, x, g, add})
 }
 
@@ -75,6 +76,5 @@ func (p deferred) run() {
 	p.add(p.to, p.x, p.g)
 	releaseAll(p.x, p.g)
 	rt.endRanges(open)
-	p.to.uses--
 	edge{to: p.to}.complete()
 }

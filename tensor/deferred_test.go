@@ -149,7 +149,7 @@ func TestDeferredRecord(t *testing.T) {
 	}
 }
 
-// TestDeferredRewinds: a failure gives back what was put off.
+// TestDeferredRewinds: a failure gives back what was put off, and nothing waits for it.
 func TestDeferredRewinds(t *testing.T) {
 	rt := runtime(t)
 	n := newNetwork(t, rt)
@@ -158,7 +158,7 @@ func TestDeferredRewinds(t *testing.T) {
 		x := rt.FromFloat32s(trace.Input, make([]float32, 8*width), 8, width)
 		tensor.BackwardDeferring([]*tensor.Tensor{n.block(x)}, []*tensor.Tensor{rt.Full(1, 8, width)})
 		rt.Full(0, 1<<40)
-	}); err == nil || rt.Live() != before {
-		t.Errorf("error %v, %d handles more", err, rt.Live()-before)
+	}); err == nil || rt.Live() != before || n.up.Awaited() || n.down.Awaited() {
+		t.Errorf("error %v, %d handles more; up is waited for: %v, down: %v", err, rt.Live()-before, n.up.Awaited(), n.down.Awaited())
 	}
 }

@@ -312,8 +312,9 @@ func (h *home) leave(weak bool) {
 
 // remake lets n's result be made again, under a Schedule that lets it go, by f
 // from inputs, which n then saves; a nil input stays nil. f is the operation
-// itself. What takes other devices to make can't be made again by one alone. Its random choices are those of the first time, and running
-// statistics are left alone.
+// itself. Its random choices are those of the first time, and running statistics
+// are left alone. Where an input takes other devices to make, n's result is not made
+// again, since one device alone can't.
 func (n *node) remake(f func(in []*Tensor) *Tensor, inputs ...*Tensor) {
 	if n == nil || n.wait == nil || n.again != nil {
 		return

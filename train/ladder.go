@@ -43,7 +43,7 @@ const (
 
 // Event is something that a step had to do beside its plan.
 type Event struct {
-	Kind string `json:"kind"` // retry, climb, evict or lost
+	Kind string `json:"kind"` // retry, climb, evict or lost; a program may add its own
 	Text string `json:"text"` // for people
 }
 

@@ -15,8 +15,7 @@ func (t *Trainer) casting(f func()) {
 		plain := f
 		f = func() { t.rt.Autocast(t.precision.Type, plain) }
 	}
-	s, _ := t.strategyAt(t.ladder.rung)
-	t.rt.WithLogitRows(s.LogitRows, f)
+	t.rt.WithLogitRows(t.now.LogitRows, f)
 }
 
 // judgePrecision finds whether the step was skipped, and gives precision for

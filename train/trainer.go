@@ -34,7 +34,7 @@ type Trainer struct {
 
 	outside *outside // under StateAway, from UseStore on
 
-	recompute int // blocks, in the step in progress
+	now       Strategy // of the step in progress, or the last one
 	ladder    ladder
 	seq       int            // tokens of a sequence in the next step
 	ladders   map[int]ladder // of other lengths
@@ -82,7 +82,7 @@ func NewParallel(dev device.Device, c Config, s Strategy, p Parallel) (*Trainer,
 	if err != nil {
 		return nil, errors.Join(err, mem.Close())
 	}
-	t := &Trainer{Config: c, Strategy: s, recompute: s.Recompute, mem: mem, rt: tensor.New(mem, stream), fields: c.Fields(), seq: c.Seq, ladders: map[int]ladder{},
+	t := &Trainer{Config: c, Strategy: s, now: s, mem: mem, rt: tensor.New(mem, stream), fields: c.Fields(), seq: c.Seq, ladders: map[int]ladder{},
 		losses: make([]float32, c.Batch*p.chunks()), norm: make([]float32, 1), precision: nn.NewPrecision(c.Precision)}
 	if t.par, err = newParallel(dev, p); err != nil {
 		return nil, t.abandon(err)
@@ -128,7 +128,7 @@ func (t *Trainer) buffers() []*nn.Parameter {
 
 // around recomputes the blocks that the strategy says.
 func (t *Trainer) around(i int, x *tensor.Tensor, block func(*tensor.Tensor) *tensor.Tensor) *tensor.Tensor {
-	if i < t.recompute {
+	if i < t.now.Recompute {
 		return tensor.Checkpoint(x, block)
 	}
 	return block(x)
@@ -178,7 +178,7 @@ func (t *Trainer) At(seq int, s Strategy) error {
 		return fmt.Errorf("steps of %d tokens, %s: lengths can't change between ranks yet, nor what is outside the device", seq, c.Describe(s))
 	}
 	t.ladders[t.seq] = t.ladder
-	t.seq, t.fields, t.Strategy, t.recompute, t.ladder = seq, c.Fields(), s, s.Recompute, t.ladders[seq]
+	t.seq, t.fields, t.Strategy, t.now, t.ladder = seq, c.Fields(), s, s, t.ladders[seq]
 	return nil
 }
 
@@ -249,7 +249,7 @@ func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
 	}
 	t.rt.SetSeed(t.Config.Seed*0x9e3779b97f4a7c15 + uint64(r.Step) + t.par.seed()) // so that dropout knows of no step before
 	t.rt.Lost()                                                                    // what a step lost that failed otherwise
-	t.recompute = s.Recompute
+	t.now = s
 	steps := t.opt.Steps
 	err := t.rt.Try(func() {
 		defer t.par.join()
@@ -383,7 +383,7 @@ func (t *Trainer) Record(begun func(op int), batch ...any) (r *tensor.Record, er
 	if err := t.check(batch); err != nil {
 		return nil, err
 	}
-	t.recompute = t.Strategy.Recompute
+	t.now = t.Strategy
 	t.divide(batch, t.Config.Batch/t.Strategy.MicroBatch)
 	micros := len(t.counts)
 	for i, b := range t.buffers() {

@@ -9,8 +9,12 @@ import (
 	"github.com/headroom-go/headroom/plan"
 )
 
-// isPlan says whether a file begins as one that plan --out wrote.
+// isPlan says whether a file begins as one that plan --out wrote. A pipe is none: what
+// is read of it to find that out would be missing afterwards.
 func isPlan(path string) bool {
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return false
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return false

@@ -2,6 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -40,5 +43,25 @@ func TestDiffPlans(t *testing.T) {
 	}
 	if status, _, stderr := headroom("diff", plain, "../../trace/doc.go"); status != 1 || !strings.Contains(stderr, "no memory snapshot") {
 		t.Errorf("a plan and another file: status %d: %s", status, stderr)
+	}
+}
+
+// TestPipeIsNoPlan: what is read of a pipe is gone, so none is looked into.
+func TestPipeIsNoPlan(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	const plan = `{"step": "a step", "budget_bytes": 1}`
+	if _, err := w.WriteString(plan); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if isPlan(fmt.Sprintf("/dev/fd/%d", r.Fd())) {
+		t.Error("a pipe was taken for a plan")
+	}
+	if text, err := io.ReadAll(r); err != nil || string(text) != plan {
+		t.Errorf("%q is left in the pipe (%v)", text, err)
 	}
 }

@@ -35,7 +35,7 @@ func TestGeneratedDocs(t *testing.T) {
 func commandsPage(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString("# Commands\n\nWhat `--help` says. Sizes are written like `256MiB` or `1.5GiB`; `24G` and `24Gi` are `24GiB`, `24GB` is 24·10⁹ bytes.\n")
-	for _, command := range []string{"train", "launch", "generate", "plan", "explain", "replay", "diff", "check", "report", "serve", "watch", "doctor"} {
+	for _, command := range []string{"train", "launch", "lend", "generate", "plan", "explain", "replay", "diff", "check", "report", "serve", "watch", "doctor"} {
 		status, help, stderr := headroom(command, "--help")
 		if status != 0 {
 			t.Fatal(stderr)

@@ -192,6 +192,7 @@ func TestExplainFolder(t *testing.T) {
 		"two or more":           {t.TempDir()},
 		"are of one snapshot":   append([]string{"--svg", filepath.Join(t.TempDir(), "x.svg")}, paths[0], paths[2]),
 		"one folder or several": {folder, folder},
+		"gone.pickle":           {paths[0], "gone.pickle"},
 	} {
 		if status, _, stderr := headroom(append([]string{"explain"}, args...)...); status == 0 || !strings.Contains(stderr, want) {
 			t.Errorf("explain %v: status %d, %q, want %q", args, status, stderr, want)

@@ -116,6 +116,8 @@ func (p *planner) hide(stretch float64) {
 	}
 	p.shift = make([]int64, g.n+2)
 	m := &mover{planner: p, start: make([]int64, g.n+2)}
+	const longest = 1 << 60 // ns, so that no sum overflows
+	stretch = min(stretch, longest/float64(g.plain+1))
 	for t := range g.n {
 		m.start[t+1] = m.start[t] + int64(stretch*float64(g.cost[t]))
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/headroom-go/headroom/device"
@@ -557,7 +558,7 @@ func fate(err error, patience time.Duration) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("it moved less than %s in %v: it hangs, or is too slow, or the network is", size.Format(chunkBytes), patience)
-	case eof(err):
+	case eof(err) || hungUp(err):
 		return fmt.Errorf("it died, or ended the loan (%w)", err)
 	}
 	return err
@@ -565,6 +566,11 @@ func fate(err error, patience time.Duration) error {
 
 // eof is the end of a connection that the other end closed.
 func eof(err error) bool { return errors.Is(err, io.EOF) }
+
+// hungUp is the end of one that the other end left in the middle of something.
+func hungUp(err error) bool {
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
 
 // count only grows; goroutines wait for it to reach a number.
 type count struct {
