@@ -94,7 +94,6 @@ func TestBadRecords(t *testing.T) {
 	}
 	expect(t, []string{"explain", "gone.pickle"}, 1, "", "there is no file gone.pickle")
 	expect(t, []string{"explain", "gone.pickle", "went.pickle"}, 1, "", "there is no file gone.pickle")
-	expect(t, []string{"explain", filepath.Join(dir, "empty.pickle"), "gone.pickle"}, 1, "", "gone.pickle")
 	expect(t, []string{"explain", filepath.Join(dir, "empty.pickle")}, 1, "", "neither events nor segments")
 }
 
