@@ -190,13 +190,14 @@ func (c Config) Describe(s Strategy) string {
 	if s.Recompute > 0 {
 		text += fmt.Sprintf(", recompute %d of %d blocks", s.Recompute, c.Blocks())
 	}
-	if again, away := s.Values.Count(); again+away > 0 {
+	again, away := s.Values.Count()
+	if again > 0 {
 		text += fmt.Sprintf(", %d values made again", again)
-		if away > 0 {
-			text += fmt.Sprintf(", %d moved away", away)
-			if as := s.Values.AwayAs; as != tensor.AwayExact {
-				text += fmt.Sprintf(" as %s", as)
-			}
+	}
+	if away > 0 {
+		text += fmt.Sprintf(", %d values moved away", away)
+		if as := s.Values.AwayAs; as != tensor.AwayExact {
+			text += fmt.Sprintf(" as %s", as)
 		}
 	}
 	if s.LogitRows > 0 {
