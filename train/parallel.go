@@ -399,15 +399,24 @@ func (l *parallel) together(strict bool, f func() (lost error)) {
 		defer l.abandon(strict)
 	}
 	err := f()
-	if l != nil && err == nil {
-		err = l.rt.Sync()
-	}
-	if l != nil && err == nil {
-		err = l.Group.Barrier()
+	if err == nil {
+		err = l.arrive()
 	}
 	if err != nil {
 		tensor.Fail(err)
 	}
+}
+
+// arrive waits until all ranks have computed what comes before, behind which none
+// abandons the attempt.
+func (l *parallel) arrive() error {
+	if l == nil {
+		return nil
+	}
+	if err := l.rt.Sync(); err != nil {
+		return err
+	}
+	return l.Group.Barrier()
 }
 
 // abandon ends the attempt on all ranks where this one, which is failing, can try again.
