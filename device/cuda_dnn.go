@@ -221,8 +221,8 @@ func (b *cudaDNN) convolution(c *Convolution, n, room int) dnnPlan {
 		key.TypeW, key.Accumulate = key.TypeX, false
 	}
 	key.Align = min(16, alignment(places))
-	if c.ChannelsLast && (key.Align < 16 || !c.wholePixels()) {
-		return dnnPlan{} // engines for this order load 16 bytes at once whatever they are told
+	if key.Align < 16 || c.ChannelsLast && !c.wholePixels() {
+		return dnnPlan{} // engines load 16 bytes at once whatever they are told
 	}
 	return b.convolutions.get(&key, room)
 }

@@ -20,6 +20,7 @@ import (
 // capacity and without, with recompute, and where no token chooses the experts of
 // one rank, whose parameters then have no gradient.
 func TestSpreadExperts(t *testing.T) {
+	onHost(t)
 	for _, c := range []struct {
 		ranks    int
 		capacity float64

@@ -18,6 +18,13 @@ import (
 
 // runtime gives a runtime on a host device for the duration of the test, at
 // whose end every handle must be released and every byte given back.
+// onHost skips a test of ranks in one process, which exchange what hosts hold.
+func onHost(t *testing.T) {
+	if devicetest.Chosen() != "" {
+		t.Skip("SKIPPED: ranks of one process are on the host")
+	}
+}
+
 func runtime(t testing.TB) *tensor.Runtime { return on(t, devicetest.Open(t, "host:64MiB")) }
 
 // nullRuntime gives a runtime on a device that computes nothing.

@@ -41,6 +41,7 @@ func lineBERT(b *nn.Builder) lineModel {
 // logits of each rank's words, the loss of all tokens, and the gradients of parameters
 // that all have, which are those of one device or, where Partial says so, add up to it.
 func TestLine(t *testing.T) {
+	onHost(t)
 	for name, build := range map[string]func(*nn.Builder) lineModel{"gpt2": lineGPT2, "bert": lineBERT} {
 		for _, ranks := range []int{2, 4} {
 			t.Run(fmt.Sprintf("%s on %d", name, ranks), func(t *testing.T) {

@@ -6,13 +6,15 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/headroom-go/headroom/device/devicetest"
 	"github.com/headroom-go/headroom/tensor"
 	"github.com/headroom-go/headroom/trace"
 )
 
 // TestLinearCrossEntropy compares losses and gradients with those of the two
 // operations that it is made of. Logits of some rows at a time give the same bits as
-// those of all rows.
+// those of all rows on the host; libraries of a GPU's add up products of other sizes
+// in other orders.
 func TestLinearCrossEntropy(t *testing.T) {
 	const rows, in, classes = 3*tensor.LogitRows + 37, 24, 51
 	for _, precision := range []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16} {
@@ -42,19 +44,22 @@ func TestLinearCrossEntropy(t *testing.T) {
 		})
 		got := inParts(0)
 		tolerance := map[tensor.DType]float64{tensor.Float32: 1e-6, tensor.BFloat16: 2e-2, tensor.Float16: 3e-3}[precision]
-		for i := range want {
-			most := float64(largest(want[i]))
-			for j, v := range want[i] {
-				if !(math.Abs(float64(got[i][j]-v)) <= tolerance*most) {
-					t.Fatalf("%s: number %d of result %d is %v, want %v", precision, j, i, got[i][j], v)
+		compare := func(got [][]float32) {
+			for i := range want {
+				most := float64(largest(want[i]))
+				for j, v := range want[i] {
+					if !(math.Abs(float64(got[i][j]-v)) <= tolerance*most) {
+						t.Fatalf("%s: number %d of result %d is %v, want %v", precision, j, i, got[i][j], v)
+					}
 				}
 			}
 		}
+		compare(got)
 		for _, n := range []int{tensor.LogitRows, 2 * tensor.LogitRows} {
-			for i, parts := range inParts(n) {
-				if !slices.Equal(parts, got[i]) {
-					t.Errorf("%s, logits of %d rows at a time: result %d has other bits than that of all rows", precision, n, i)
-				}
+			parts := inParts(n)
+			compare(parts)
+			if devicetest.Chosen() == "" && !slices.EqualFunc(parts, got, slices.Equal[[]float32]) {
+				t.Errorf("%s, logits of %d rows at a time: other bits than those of all rows", precision, n)
 			}
 		}
 		release(x, w, b, targets)
