@@ -104,24 +104,29 @@ func printGPU(name string, r gpuResult, err error) {
 		fmt.Printf("| %s | %s |\n", name, r.OutOfMemory)
 		return
 	}
-	const gib = 1 << 30
-	fmt.Printf("| %s | %.1f ms | %.0f | %.2f GiB | %.2f | ", name, r.Seconds*1e3, r.PerSecond, float64(r.PeakBytes)/gib, float64(r.ReservedBytes)/gib)
+	fmt.Printf("| %s | %.1f ms | %.0f | %.2f GiB | %.2f | ", name, r.Seconds*1e3, r.PerSecond, float64(r.PeakBytes)/giB, float64(r.ReservedBytes)/giB)
 	if r.predicted != 0 {
-		fmt.Printf("%.2f (%s)", float64(r.predicted)/gib, r.strategy)
+		fmt.Printf("%.2f (%s)", float64(r.predicted)/giB, r.strategy)
 	}
 	fmt.Println(" |")
 }
 
 // runPeer runs gpu_step.py.
 func runPeer(args string) (r gpuResult, err error) {
-	out, err := exec.Command("python3", append([]string{"gpu_step.py"}, strings.Fields(args)...)...).Output()
-	if err != nil {
-		if e, ok := err.(*exec.ExitError); ok {
-			err = fmt.Errorf("%w: %s", err, lastLine(e.Stderr))
-		}
-		return r, err
+	err = lastJSON(exec.Command("python3", append([]string{"gpu_step.py"}, strings.Fields(args)...)...), &r)
+	return r, err
+}
+
+// lastJSON runs a program and decodes the last line that it prints.
+func lastJSON(cmd *exec.Cmd, result any) error {
+	out, err := cmd.Output()
+	if err == nil {
+		return json.Unmarshal([]byte(lastLine(out)), result)
 	}
-	return r, json.Unmarshal([]byte(lastLine(out)), &r)
+	if e, ok := err.(*exec.ExitError); ok {
+		err = fmt.Errorf("%w: %s", err, lastLine(e.Stderr))
+	}
+	return err
 }
 
 func lastLine(b []byte) string {
