@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -476,8 +477,12 @@ func testLatency(t *testing.T) {
 		theirs := " |"
 		if us, ok := peers[row.name]; ok {
 			theirs = micros(us)
+			delete(peers, row.name)
 		}
 		fmt.Printf("| %s |%s%s\n", row.name, micros(all, in), theirs)
+	}
+	for _, name := range slices.Sorted(maps.Keys(peers)) { // what Headroom has not, or not at this size
+		fmt.Printf("| %s | | |%s\n", name, micros(peers[name]))
 	}
 }
 

@@ -21,9 +21,19 @@ var (
 	largestSteps = flag.Int("largest-steps", 3, "steps that Headroom trains in TestLargest, the first to warm up")
 )
 
-// largestJobs are the jobs whose largest batch is looked for, by name and arguments:
-// of headroom plan and train (with --batch auto of train alone), and of gpu_step.py.
-var largestJobs = []struct{ name, ours, theirs, settings string }{
+// largestJob is a job whose largest batch is looked for: by headroom plan --max-batch
+// and train or, with --batch auto, by train alone, or by gpu_step.py.
+type largestJob struct {
+	name, ours, theirs string // arguments of Headroom's and of PyTorch's program
+	settings           string // of PyTorch's allocator
+}
+
+// planned says whether the job has a plan.
+func (j *largestJob) planned() bool {
+	return j.ours != "" && !strings.Contains(j.ours, "--batch auto")
+}
+
+var largestJobs = []largestJob{
 	{name: "Headroom float32, all values kept", ours: "--precision float32 --batch auto"},
 	{name: "Headroom float32", ours: "--precision float32"},
 	{name: "Headroom float32 --away", ours: "--precision float32 --away 24GiB"},
@@ -60,14 +70,14 @@ func TestLargest(t *testing.T) {
 	for _, budget := range []string{"16GiB", "24GiB"} {
 		for _, job := range largestJobs {
 			name := budget + " " + job.name
-			if !only.MatchString(name) {
+			if !only.MatchString(name) || *largestOnly && !job.planned() {
 				continue
 			}
 			if job.ours != "" {
-				r, err := largestOurs(t.TempDir(), budget, job.ours)
+				r, err := largestOurs(t.TempDir(), budget, &job)
 				printLargest(name, r, err)
-			} else if !*largestOnly {
-				r, err := largestTheirs(budget, job.theirs, job.settings)
+			} else {
+				r, err := largestTheirs(budget, &job)
 				printLargest(name, r, err)
 			}
 		}
@@ -91,34 +101,33 @@ func printLargest(name string, r gpuResult, err error) {
 	}
 }
 
-// largestTheirs lets gpu_step.py find the batch.
-func largestTheirs(budget, args, settings string) (r gpuResult, err error) {
+// largestTheirs lets gpu_step.py find the batch and measure the step.
+func largestTheirs(budget string, job *largestJob) (r gpuResult, err error) {
 	n, err := sizes.Parse(budget)
 	if err != nil {
 		return r, err
 	}
-	cmd := exec.Command("python3", append([]string{"gpu_step.py", "bert-large", "--seq", "512", "--steps", "5", "--largest", fmt.Sprint(n)}, strings.Fields(args)...)...)
-	cmd.Env = append(os.Environ(), "PYTORCH_ALLOC_CONF="+settings)
+	cmd := exec.Command("python3", append([]string{"gpu_step.py", "bert-large", "--seq", "512", "--steps", "5", "--largest", fmt.Sprint(n)}, strings.Fields(job.theirs)...)...)
+	cmd.Env = append(os.Environ(), "PYTORCH_ALLOC_CONF="+job.settings)
 	err = lastJSON(cmd, &r)
 	return r, err
 }
 
 // largestOurs trains with the plan for the largest batch.
-func largestOurs(dir, budget, args string) (r gpuResult, err error) {
-	if !strings.Contains(args, "--batch auto") {
+func largestOurs(dir, budget string, job *largestJob) (r gpuResult, err error) {
+	args := "--model bert-large --seq 512 " + job.ours
+	if job.planned() {
 		file, p, err := largestPlan(budget, args)
 		if err != nil {
 			return r, err
 		}
+		batch := p.Chosen.Strategy.MicroBatch
 		if *largestOnly {
-			return gpuResult{Batch: p.Chosen.Strategy.MicroBatch, predicted: p.Chosen.PeakBytes + largestWorkspace, strategy: p.Chosen.Description}, nil
+			return gpuResult{Batch: batch, predicted: p.Chosen.PeakBytes + largestWorkspace, strategy: p.Chosen.Description}, nil
 		}
-		args += fmt.Sprintf(" --batch %d --plan %s", p.Chosen.Strategy.MicroBatch, file)
-	} else if *largestOnly {
-		return r, fmt.Errorf("train finds it by itself")
+		args += fmt.Sprintf(" --batch %d --plan %s", batch, file)
 	}
-	row := gpuRow{name: "bert-large", args: "--model bert-large --seq 512 " + args, steps: *largestSteps, warm: 1}
-	return runHeadroom(dir, &row, budget)
+	return runHeadroom(dir, &gpuRow{name: "bert-large", args: args, steps: *largestSteps, warm: 1}, budget)
 }
 
 // largestWorkspace is what a GPU's device keeps of such budgets for its kernels.
@@ -127,7 +136,7 @@ const largestWorkspace = 256 << 20
 // largestPlan reads the plan for the largest batch, which headroom plan makes if there
 // is none yet: without a GPU for one of the same capacity, by the rates of GPUs.
 func largestPlan(budget, args string) (file string, p *plan.Plan, err error) {
-	file = filepath.Join(*largestPlans, budget+strings.ReplaceAll(args, " ", "")+".json")
+	file = filepath.Join(*largestPlans, strings.ReplaceAll(budget+" "+args, " ", "_")+".json")
 	if _, err := os.Stat(file); err == nil {
 		p, err = plan.Read(file)
 		return file, p, err
@@ -137,10 +146,11 @@ func largestPlan(budget, args string) (file string, p *plan.Plan, err error) {
 		return "", nil, err
 	}
 	rates, known := filepath.Join(*largestPlans, "rates.json"), plan.CUDARates()
+	known.Device = "GPUs"
 	if err := known.Write(rates); err != nil {
 		return "", nil, err
 	}
-	cmd := exec.Command(*headroom, append([]string{"plan", "--model", "bert-large", "--seq", "512", "--device", "null:" + sizes.Exact(n-largestWorkspace),
+	cmd := exec.Command(*headroom, append([]string{"plan", "--device", "null:" + sizes.Exact(n-largestWorkspace),
 		"--rates", rates, "--max-batch", "--out", file}, strings.Fields(args)...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", nil, fmt.Errorf("%w: %s", err, lastLine(out))
