@@ -56,8 +56,9 @@ type gpuResult struct {
 	ReservedBytes uint64  `json:"reserved_bytes"`
 	OutOfMemory   string  `json:"out_of_memory"`
 
-	predicted uint64
-	strategy  string
+	predicted  uint64
+	strategy   string
+	microBatch int
 }
 
 // TestGPU trains models on a GPU by headroom train, in several budgets, and by
@@ -171,7 +172,7 @@ func runHeadroom(dir string, row *gpuRow, budget string) (r gpuResult, err error
 	}
 	workspace := given - s.BudgetBytes
 	r = gpuResult{Batch: s.Batch, PeakBytes: s.MeasuredPeakBytes + workspace, ReservedBytes: s.MeasuredReservedBytes + workspace,
-		predicted: s.PredictedPeakBytes + workspace, strategy: s.Strategy}
+		predicted: s.PredictedPeakBytes + workspace, strategy: s.Strategy, microBatch: s.MicroBatch}
 	if r.Seconds, err = medianStep(filepath.Join(run, "metrics.jsonl"), row.warm); err != nil {
 		return r, err
 	}
@@ -187,6 +188,7 @@ type gpuSummary struct {
 	MeasuredPeakBytes     uint64 `json:"measured_peak_bytes"`
 	MeasuredReservedBytes uint64 `json:"measured_reserved_bytes"`
 	Strategy              string `json:"strategy"`
+	MicroBatch            int    `json:"micro_batch"`
 }
 
 func readSummary(file string) (s gpuSummary, err error) {
