@@ -213,12 +213,12 @@ func TestLargestBatchIsTrained(t *testing.T) {
 		t.Skip("package plan tests the search with invariants")
 	}
 	file, out := filepath.Join(t.TempDir(), "plan.json"), filepath.Join(t.TempDir(), "run")
-	status, stdout, stderr := headroom("plan", "--model", "gpt2-nano", "--seq", "32", "--device", "host:18MiB", "--max-batch", "--out", file, "--json")
+	status, stdout, stderr := headroom("plan", "--model", "gpt2-nano", "--seq", "32", "--device", "host:15MiB", "--max-batch", "--out", file, "--json")
 	var found plan.Largest
 	if err := json.Unmarshal([]byte(stdout), &found); status != 0 || err != nil || found.Size < 2 {
 		t.Fatalf("status %d, error %v, %+v\n%s", status, err, found, stderr)
 	}
-	status, _, stderr = headroom(small(text(t), out, "--device", "host:18MiB", "--batch", fmt.Sprint(found.Size), "--plan", file)...)
+	status, _, stderr = headroom(small(text(t), out, "--device", "host:15MiB", "--batch", fmt.Sprint(found.Size), "--plan", file)...)
 	if s := summary(t, out); status != 0 || s.Batch != found.Size || s.MeasuredPeakBytes != found.Fits.PeakBytes || s.MeasuredReservedBytes != found.Fits.ReservedBytes {
 		t.Errorf("status %d, found %+v, trained %+v\n%s", status, found, s, stderr)
 	}
