@@ -1,8 +1,10 @@
 """Measures PyTorch's caching allocator on GPU 0 and prints one line of JSON.
 
     python3 driver_step.py latency       microseconds of what TestDriver measures of Headroom's
-    python3 driver_step.py replay FILE   what it makes of a program: rows of three int64, which
-                                         are a number, the bytes (-1: it is freed) and a stream
+    python3 driver_step.py replay FILE BYTES
+                                         what it makes of a program in so many bytes: rows of
+                                         three int64, which are a number, the bytes (-1: it is
+                                         freed) and a stream
 
 Settings of the allocator are taken from the environment, as always.
 """
@@ -128,7 +130,9 @@ def calls():
     return s.get("num_device_alloc", 0) + s.get("num_device_free", 0)
 
 
-def replay(file):
+def replay(file, most):
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, most / total))
     rows = array.array("q")
     with open(file, "rb") as f:
         rows.frombytes(f.read())
@@ -164,7 +168,7 @@ def main():
     tensor(1)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    print(json.dumps(latency() if sys.argv[1] == "latency" else replay(sys.argv[2])))
+    print(json.dumps(latency() if sys.argv[1] == "latency" else replay(sys.argv[2], int(sys.argv[3]))))
 
 
 if __name__ == "__main__":

@@ -60,18 +60,17 @@ func medianMicros(t *testing.T, rounds int, round func(s *stopwatch)) []float64 
 		if s.err != nil {
 			t.Fatal(s.err)
 		}
-		took = slices.Grow(took, len(s.took))[:len(s.took)]
-		for k, d := range s.took {
-			if i > 0 {
-				took[k] = append(took[k], float64(d.Nanoseconds())/1e3)
-			}
+		if i == 0 {
+			took = make([][]float64, len(s.took))
+			continue
 		}
-	}
-	for k := range took {
-		slices.Sort(took[k])
+		for k, d := range s.took {
+			took[k] = append(took[k], float64(d.Nanoseconds())/1e3)
+		}
 	}
 	all := make([]float64, len(took))
 	for k, list := range took {
+		slices.Sort(list)
 		all[k] = list[len(list)/2]
 	}
 	return all

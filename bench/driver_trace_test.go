@@ -64,19 +64,22 @@ type replayed struct {
 	DriverSeconds     float64 `json:"driver_seconds"`
 	Calls             int     `json:"calls"` // of the driver; PyTorch counts segments taken and given back
 	LateCalls         int     `json:"late_calls"`
+
+	stats alloc.Stats // of Headroom's
 }
 
 // testTrace plays a recorded program on the device, by Headroom's allocator with
-// and without virtual memory and by PyTorch's with and without expandable segments.
+// and without virtual memory and by PyTorch's with and without expandable segments,
+// bounded to the device's capacity.
 func testTrace(t *testing.T) {
 	if *driverTrace == "" {
 		t.Skip("SKIPPED: -driver-trace is not given")
 	}
-	s, err := trace.ReadFile(*driverTrace)
+	snapshot, err := trace.ReadFile(*driverTrace)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := inspect.NewHistory(s, 0)
+	h := inspect.NewHistory(snapshot, 0)
 	list := requests(h)
 	recorded, err := h.Replay(inspect.Options{})
 	if err != nil {
@@ -85,24 +88,27 @@ func testTrace(t *testing.T) {
 	fmt.Printf("\n%s: %d allocations and frees; recorded by PyTorch: peak %.3f GiB, reserved %.3f GiB\n\n", filepath.Base(*driverTrace), len(list),
 		float64(recorded.PeakLiveBytes)/giB, float64(recorded.PeakReservedBytes)/giB)
 	fmt.Println("| played by | peak, GiB | reserved | reserved ÷ peak | of the device's memory | calls of the driver | in the second half | µs each | in the second half | in the driver |\n|---|---|---|---|---|---|---|---|---|---|")
-	for _, plain := range []bool{false, true} {
-		r, err := playOn(t, list, alloc.Options{NoVirtual: plain})
-		printReplayed(map[bool]string{false: "Headroom", true: "Headroom, without virtual memory"}[plain], len(list), r, err)
-	}
+	ours, err := playOn(t, list, alloc.Options{})
+	printReplayed("Headroom", len(list), ours, err)
+	plain, err := playOn(t, list, alloc.Options{NoVirtual: true})
+	printReplayed("Headroom, without virtual memory", len(list), plain, err)
 	file := filepath.Join(t.TempDir(), "requests.bin")
 	if err := writeRequests(file, list); err != nil {
 		t.Fatal(err)
 	}
+	most := fmt.Sprint(capacity(t))
 	for _, settings := range []string{"", "expandable_segments:True"} {
-		r, err := runDriverStep(settings, "replay", file)
+		r, err := runDriverStep(settings, "replay", file, most)
 		printReplayed("PyTorch "+settings, len(list), r.replayed, err)
 	}
-	fmt.Println()
+	s := ours.stats
+	fmt.Printf("\nHeadroom created %d pages, mapped %d and moved %d of them; %d stitches show %d, and were used again %d times; streams waited %d times, the host %d times\n\n",
+		s.Creates, s.Maps, s.Unmaps, s.Stitches, s.ViewMaps, s.Reuses, s.Waits, s.Syncs)
 }
 
 func printReplayed(name string, n int, r replayed, err error) {
 	if err != nil {
-		fmt.Printf("| %s | SKIPPED: %v |\n", name, err)
+		fmt.Printf("| %s | %v |\n", name, err)
 		return
 	}
 	inDriver, each := " |", 1e6/float64(n)
@@ -138,8 +144,8 @@ func playOn(t *testing.T, list []request, o alloc.Options) (r replayed, err erro
 	err = play(dev, a, list, func() { half, early = time.Now(), dev.calls })
 	r = replayed{Seconds: time.Since(start).Seconds(), LateSeconds: time.Since(half).Seconds(), DriverSeconds: dev.took.Seconds(),
 		Calls: dev.calls, LateCalls: dev.calls - early, HeldBytes: before - free()}
-	s := a.Stats()
-	r.PeakLiveBytes, r.PeakReservedBytes = s.PeakLive, s.PeakReserved
+	r.stats = a.Stats()
+	r.PeakLiveBytes, r.PeakReservedBytes = r.stats.PeakLive, r.stats.PeakReserved
 	if checkErr := a.Check(); checkErr != nil {
 		t.Error(checkErr)
 	}
