@@ -1,13 +1,15 @@
 """Trains a model with PyTorch on a GPU and prints one line of JSON: the median
 seconds of a step, its samples or tokens a second, and the peaks of memory.
 
-    python3 gpu_step.py MODEL --batch N [--seq N] [--amp] [--compile] [--checkpoint] [--steps N]
+    python3 gpu_step.py MODEL --batch N [--seq N] [--amp] [--compile] [--checkpoint] [--steps N] [--largest BYTES]
 
 MODEL: gpt2, gpt2-xl, bert-large or resnet152. Attention is PyTorch's fused one,
-images are channels_last, the optimizer is the fused AdamW (SGD for ResNet).
+images are channels_last, the optimizer is the fused AdamW (SGD for ResNet). With
+--largest the batch is the largest that fits into so many bytes of the allocator.
 """
 
 import argparse
+import gc
 import json
 import statistics
 import time
@@ -182,11 +184,57 @@ def measure(o):
         times.append(time.perf_counter() - start)
     t = statistics.median(times[5:])
     return {
+        "batch": o.batch,
         "seconds": t,
         "per_second": data[1].numel() / t,
         "peak_bytes": torch.cuda.max_memory_allocated(),
         "reserved_bytes": torch.cuda.max_memory_reserved(),
     }
+
+
+def fits(o, n, model, opt):
+    """Whether two steps of n samples fit. What a failed one leaves is given back."""
+    o.batch = n
+    try:
+        for _ in range(2):
+            step(o, model, opt, batch(o))
+        ok = True
+    except torch.cuda.OutOfMemoryError:
+        ok = False
+    opt.zero_grad(set_to_none=True)
+    gc.collect()
+    torch.cuda.empty_cache()
+    return ok
+
+
+def find_largest(o):
+    """Sets the batch to the largest that fits, found by doubling and halving the interval."""
+    torch.cuda.set_per_process_memory_fraction(o.largest / torch.cuda.get_device_properties(0).total_memory)
+    model = build(o).cuda()
+    opt, low, high = optimizer(o, model), 0, 1
+    while fits(o, high, model, opt):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(o, middle, model, opt):
+            low = middle
+        else:
+            high = middle
+    o.batch = low
+
+
+def measure_largest(o):
+    find_largest(o)
+    gc.collect()
+    torch.cuda.empty_cache()
+    while o.batch > 0:
+        try:
+            return measure(o)
+        except torch.cuda.OutOfMemoryError:  # more steps than two were tried
+            o.batch -= 1
+        gc.collect()
+        torch.cuda.empty_cache()
+    return {"out_of_memory": "not even one sample fits"}
 
 
 def main():
@@ -195,13 +243,14 @@ def main():
     p.add_argument("--batch", type=int, default=16)
     p.add_argument("--seq", type=int, default=1024)
     p.add_argument("--steps", type=int, default=15)
+    p.add_argument("--largest", type=int, default=0)
     for flag in ("amp", "compile", "checkpoint"):
         p.add_argument("--" + flag, action="store_true")
     o = p.parse_args()
     torch.manual_seed(1)
     torch.backends.cudnn.benchmark = True
     try:
-        print(json.dumps(measure(o)))
+        print(json.dumps(measure_largest(o) if o.largest else measure(o)))
     except torch.cuda.OutOfMemoryError as e:
         print(json.dumps({"out_of_memory": str(e).splitlines()[0]}))
 

@@ -29,32 +29,36 @@ var (
 type gpuRow struct {
 	name    string
 	args    string // of headroom train
+	steps   int    // that Headroom trains, of which some warm up
+	warm    int
 	budgets []string
 	peers   []string // arguments of gpu_step.py
 }
 
 var gpuTable = []gpuRow{
-	{"gpt2", "--model gpt2 --batch 16 --seq 1024 --precision bfloat16", []string{"6GiB", "4GiB"},
+	{"gpt2", "--model gpt2 --batch 16 --seq 1024 --precision bfloat16", 20, 5, []string{"6GiB", "4GiB"},
 		[]string{"gpt2 --amp --compile", "gpt2 --amp"}},
-	{"gpt2-xl", "--model gpt2-xl --batch 4 --seq 1024 --precision bfloat16", []string{"30GiB"},
+	{"gpt2-xl", "--model gpt2-xl --batch 4 --seq 1024 --precision bfloat16", 20, 5, []string{"30GiB"},
 		[]string{"gpt2-xl --batch 4 --amp", "gpt2-xl --batch 4 --amp --checkpoint"}},
-	{"bert-large", "--model bert-large --batch 16 --seq 512 --precision bfloat16", []string{"10GiB", "8GiB", "6656MiB"},
+	{"bert-large", "--model bert-large --batch 16 --seq 512 --precision bfloat16", 20, 5, []string{"10GiB", "8GiB", "6656MiB"},
 		[]string{"bert-large --seq 512 --amp", "bert-large --seq 512 --amp --checkpoint"}},
-	{"resnet152", "--model resnet152 --batch 128 --precision bfloat16", []string{"8GiB", "7GiB", "4GiB"},
+	{"resnet152", "--model resnet152 --batch 128 --precision bfloat16", 20, 5, []string{"8GiB", "7GiB", "4GiB"},
 		[]string{"resnet152 --batch 128 --amp", "resnet152 --batch 128 --amp --checkpoint"}},
 }
 
 // gpuResult is what both programs are asked for. Memory of Headroom's is what
 // the step took of the device's budget, with the workspace of its kernels.
 type gpuResult struct {
+	Batch         int     `json:"batch"`
 	Seconds       float64 `json:"seconds"`
 	PerSecond     float64 `json:"per_second"` // tokens or images
 	PeakBytes     uint64  `json:"peak_bytes"`
 	ReservedBytes uint64  `json:"reserved_bytes"`
 	OutOfMemory   string  `json:"out_of_memory"`
 
-	predicted uint64
-	strategy  string
+	predicted  uint64
+	strategy   string
+	microBatch int
 }
 
 // TestGPU trains models on a GPU by headroom train, in several budgets, and by
@@ -71,14 +75,7 @@ func TestGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if *headroom == "" {
-		*headroom = filepath.Join(t.TempDir(), "headroom")
-		build := exec.Command("go", "build", "-o", *headroom, "./cmd/headroom")
-		build.Dir = ".."
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-	}
+	buildHeadroom(t)
 	fmt.Println("| job | step | tokens or images a second | peak | reserved | foretold peak |\n|---|---|---|---|---|---|")
 	for _, row := range gpuTable {
 		if !only.MatchString(row.name) {
@@ -95,6 +92,19 @@ func TestGPU(t *testing.T) {
 	}
 }
 
+// buildHeadroom builds the program where -headroom does not give one.
+func buildHeadroom(t *testing.T) {
+	if *headroom != "" {
+		return
+	}
+	*headroom = filepath.Join(t.TempDir(), "headroom")
+	build := exec.Command("go", "build", "-o", *headroom, "./cmd/headroom")
+	build.Dir = ".."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
 func printGPU(name string, r gpuResult, err error) {
 	if err != nil {
 		fmt.Printf("| %s | %v |\n", name, err)
@@ -104,24 +114,29 @@ func printGPU(name string, r gpuResult, err error) {
 		fmt.Printf("| %s | %s |\n", name, r.OutOfMemory)
 		return
 	}
-	const gib = 1 << 30
-	fmt.Printf("| %s | %.1f ms | %.0f | %.2f GiB | %.2f | ", name, r.Seconds*1e3, r.PerSecond, float64(r.PeakBytes)/gib, float64(r.ReservedBytes)/gib)
+	fmt.Printf("| %s | %.1f ms | %.0f | %.2f GiB | %.2f | ", name, r.Seconds*1e3, r.PerSecond, float64(r.PeakBytes)/giB, float64(r.ReservedBytes)/giB)
 	if r.predicted != 0 {
-		fmt.Printf("%.2f (%s)", float64(r.predicted)/gib, r.strategy)
+		fmt.Printf("%.2f (%s)", float64(r.predicted)/giB, r.strategy)
 	}
 	fmt.Println(" |")
 }
 
 // runPeer runs gpu_step.py.
 func runPeer(args string) (r gpuResult, err error) {
-	out, err := exec.Command("python3", append([]string{"gpu_step.py"}, strings.Fields(args)...)...).Output()
-	if err != nil {
-		if e, ok := err.(*exec.ExitError); ok {
-			err = fmt.Errorf("%w: %s", err, lastLine(e.Stderr))
-		}
-		return r, err
+	err = lastJSON(exec.Command("python3", append([]string{"gpu_step.py"}, strings.Fields(args)...)...), &r)
+	return r, err
+}
+
+// lastJSON runs a program and decodes the last line that it prints.
+func lastJSON(cmd *exec.Cmd, result any) error {
+	out, err := cmd.Output()
+	if err == nil {
+		return json.Unmarshal([]byte(lastLine(out)), result)
 	}
-	return r, json.Unmarshal([]byte(lastLine(out)), &r)
+	if e, ok := err.(*exec.ExitError); ok {
+		err = fmt.Errorf("%w: %s", err, lastLine(e.Stderr))
+	}
+	return err
 }
 
 func lastLine(b []byte) string {
@@ -136,7 +151,7 @@ func runHeadroom(dir string, row *gpuRow, budget string) (r gpuResult, err error
 		return r, err
 	}
 	run := filepath.Join(dir, "run")
-	args := append([]string{"train", "--device", "cuda:0," + budget, "--steps", "20", "--data", data, "--out", run}, strings.Fields(row.args)...)
+	args := append([]string{"train", "--device", "cuda:0," + budget, "--steps", fmt.Sprint(row.steps), "--data", data, "--out", run}, strings.Fields(row.args)...)
 	if row.name == "bert-large" {
 		words, err := writeWords(dir)
 		if err != nil {
@@ -156,9 +171,9 @@ func runHeadroom(dir string, row *gpuRow, budget string) (r gpuResult, err error
 		return r, err
 	}
 	workspace := given - s.BudgetBytes
-	r = gpuResult{PeakBytes: s.MeasuredPeakBytes + workspace, ReservedBytes: s.MeasuredReservedBytes + workspace,
-		predicted: s.PredictedPeakBytes + workspace, strategy: s.Strategy}
-	if r.Seconds, err = medianStep(filepath.Join(run, "metrics.jsonl")); err != nil {
+	r = gpuResult{Batch: s.Batch, PeakBytes: s.MeasuredPeakBytes + workspace, ReservedBytes: s.MeasuredReservedBytes + workspace,
+		predicted: s.PredictedPeakBytes + workspace, strategy: s.Strategy, microBatch: s.MicroBatch}
+	if r.Seconds, err = medianStep(filepath.Join(run, "metrics.jsonl"), row.warm); err != nil {
 		return r, err
 	}
 	r.PerSecond = float64(max(1, s.Seq)*s.Batch) / r.Seconds
@@ -173,6 +188,7 @@ type gpuSummary struct {
 	MeasuredPeakBytes     uint64 `json:"measured_peak_bytes"`
 	MeasuredReservedBytes uint64 `json:"measured_reserved_bytes"`
 	Strategy              string `json:"strategy"`
+	MicroBatch            int    `json:"micro_batch"`
 }
 
 func readSummary(file string) (s gpuSummary, err error) {
@@ -183,8 +199,8 @@ func readSummary(file string) (s gpuSummary, err error) {
 	return s, json.Unmarshal(b, &s)
 }
 
-// medianStep leaves out the first five steps: of these one is recorded.
-func medianStep(file string) (float64, error) {
+// medianStep leaves out the first steps: of the first five one is recorded.
+func medianStep(file string, warm int) (float64, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return 0, err
@@ -199,10 +215,10 @@ func medianStep(file string) (float64, error) {
 		}
 		took = append(took, step.Seconds)
 	}
-	if len(took) < 6 {
+	if len(took) <= warm {
 		return 0, fmt.Errorf("%s: only %d steps", file, len(took))
 	}
-	took = took[5:]
+	took = took[warm:]
 	slices.Sort(took)
 	return took[len(took)/2], nil
 }
@@ -211,8 +227,9 @@ func medianStep(file string) (float64, error) {
 func randomData(dir, model string) (string, error) {
 	random := rand.New(rand.NewPCG(1, 2))
 	if model != "resnet152" {
-		b := make([]byte, 0, 2<<20)
-		for range 1 << 20 {
+		const tokens = 1 << 23
+		b := make([]byte, 0, 2*tokens)
+		for range tokens {
 			b = binary.LittleEndian.AppendUint16(b, uint16(random.IntN(30000)))
 		}
 		file := filepath.Join(dir, "tokens.bin")

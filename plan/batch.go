@@ -16,6 +16,7 @@ type Largest struct {
 	Fits        Trial  `json:"fits"`
 	MarginBytes uint64 `json:"margin_bytes"` // of the device's capacity, above what the step reserves
 	Trials      int    `json:"trials"`
+	Plan        *Plan  `json:"-"` // of the step of that size, for those who run it
 }
 
 // most is where the searches end.
@@ -67,13 +68,15 @@ func largest(ctx context.Context, info device.Info, c train.Config, limit int, a
 	} else {
 		approach(limit, edge(limit, 32, func(n int) bool { return try(n, o.toGuess()).Fits }), fits)
 	}
-	if l.Size == 0 && err == nil {
-		set(&c, 1)
-		var t Trial
-		if t, err = Try(info, unlimited, c, c.Plain(), o); err == nil {
-			err = &TooSmallError{c.Model, info.Capacity, t.ReservedBytes, "the smallest, " + size.Format(t.PeakBytes) + " live"}
-		}
+	if err != nil {
+		return l, err
 	}
+	set(&c, max(1, l.Size))
+	free, err := Try(info, unlimited, c, c.Plain(), o)
+	if err == nil && l.Size == 0 {
+		err = &TooSmallError{c.Model, info.Capacity, free.ReservedBytes, "the smallest, " + size.Format(free.PeakBytes) + " live"}
+	}
+	l.Plan = &Plan{Step: c.Fingerprint(), Precision: c.Precision, Device: info.Name, BudgetBytes: info.Capacity, Chosen: l.Fits, Plain: free, Tried: []Trial{l.Fits}}
 	return l, err
 }
 

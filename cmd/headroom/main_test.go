@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -203,6 +204,23 @@ func TestPlanAsJSON(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(stdout), &p); status != 0 || err != nil || p.Budget != 20<<20 || !p.Chosen.Fits || p.Chosen.Peak > p.Budget {
 		t.Errorf("status %d, error %v, plan %+v\n%s", status, err, p, stderr)
+	}
+}
+
+// TestLargestBatchIsTrained: the plan of the largest batch is one to train with.
+func TestLargestBatchIsTrained(t *testing.T) {
+	if invariant.Slow {
+		t.Skip("package plan tests the search with invariants")
+	}
+	file, out := filepath.Join(t.TempDir(), "plan.json"), filepath.Join(t.TempDir(), "run")
+	status, stdout, stderr := headroom("plan", "--model", "gpt2-nano", "--seq", "32", "--device", "host:15MiB", "--max-batch", "--out", file, "--json")
+	var found plan.Largest
+	if err := json.Unmarshal([]byte(stdout), &found); status != 0 || err != nil || found.Size < 2 {
+		t.Fatalf("status %d, error %v, %+v\n%s", status, err, found, stderr)
+	}
+	status, _, stderr = headroom(small(text(t), out, "--device", "host:15MiB", "--batch", fmt.Sprint(found.Size), "--plan", file)...)
+	if s := summary(t, out); status != 0 || s.Batch != found.Size || s.MeasuredPeakBytes != found.Fits.PeakBytes || s.MeasuredReservedBytes != found.Fits.ReservedBytes {
+		t.Errorf("status %d, found %+v, trained %+v\n%s", status, found, s, stderr)
 	}
 }
 

@@ -162,10 +162,10 @@ func (j *planFlags) answer(ctx context.Context, info device.Info, c train.Config
 	switch {
 	case j.maxBatch:
 		l, err := plan.LargestBatch(ctx, info, c, true, o)
-		return j.show(w, l, err, func(p *page) error { return writeLargest(p, "batch", l) })
+		return j.show(w, l, j.keep(l.Plan, err), func(p *page) error { return writeLargest(p, "batch", l) })
 	case j.maxSeq:
 		l, err := plan.LargestSeq(ctx, info, c, true, o)
-		return j.show(w, l, err, func(p *page) error { return writeLargest(p, "sequence", l) })
+		return j.show(w, l, j.keep(l.Plan, err), func(p *page) error { return writeLargest(p, "sequence", l) })
 	case j.curve:
 		points, err := plan.Curve(ctx, info, c, c.Batch, 16, o)
 		if err == nil && j.svg != "" {
@@ -181,10 +181,15 @@ func (j *planFlags) answer(ctx context.Context, info device.Info, c train.Config
 		return j.show(w, stages, err, func(to *page) error { return j.writeStages(to, stages, c, o.Parallel) })
 	}
 	p, err := j.search(ctx, info, c, o)
-	if err == nil && j.out != "" {
-		err = p.Write(j.out)
+	return j.show(w, p, j.keep(p, err), func(to *page) error { return j.writePlan(to, p) })
+}
+
+// keep writes a plan that was found to --out.
+func (j *planFlags) keep(p *plan.Plan, err error) error {
+	if err != nil || j.out == "" {
+		return err
 	}
-	return j.show(w, p, err, func(to *page) error { return j.writePlan(to, p) })
+	return p.Write(j.out)
 }
 
 // show prints a result as JSON or as text.
