@@ -91,8 +91,18 @@ func (n *BatchNorm) Buffers() []*Parameter { return []*Parameter{n.RunningMean, 
 
 // Forward keeps the shape of x. In training it moves the running statistics.
 func (n *BatchNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
+	return n.forward(x, tensor.BatchNormParams{})
+}
+
+// Relu is ReLU of what Forward gives, plus the residual unless that is nil.
+func (n *BatchNorm) Relu(x, residual *tensor.Tensor) *tensor.Tensor {
+	return n.forward(x, tensor.BatchNormParams{Residual: residual, Relu: true})
+}
+
+func (n *BatchNorm) forward(x *tensor.Tensor, p tensor.BatchNormParams) *tensor.Tensor {
 	return n.call(n, x, func(x *tensor.Tensor) *tensor.Tensor {
-		return tensor.BatchNorm(x, n.Weight.Tensor, n.Bias.Tensor, tensor.BatchNormParams{
-			Mean: n.RunningMean.Tensor, Var: n.RunningVar.Tensor, Momentum: n.Momentum, Eps: n.Eps, Training: n.mode.Training, ChannelsLast: n.last})
+		p.Mean, p.Var, p.Momentum, p.Eps = n.RunningMean.Tensor, n.RunningVar.Tensor, n.Momentum, n.Eps
+		p.Training, p.ChannelsLast = n.mode.Training, n.last
+		return tensor.BatchNorm(x, n.Weight.Tensor, n.Bias.Tensor, p)
 	})
 }

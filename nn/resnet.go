@@ -205,6 +205,11 @@ func (c *ConvNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return then(c.Conv.Forward(x), c.Norm.Forward)
 }
 
+// Relu is ReLU of what Forward gives, plus the residual unless that is nil.
+func (c *ConvNorm) Relu(x, residual *tensor.Tensor) *tensor.Tensor {
+	return then(c.Conv.Forward(x), func(x *tensor.Tensor) *tensor.Tensor { return c.Norm.Relu(x, residual) })
+}
+
 // Forward gives the logits, [B, classes], of images, float32 [B, channels, H, W].
 func (r *ResNet) Forward(images *tensor.Tensor) *tensor.Tensor {
 	last := images.Runtime().ChannelsLast()
@@ -212,7 +217,7 @@ func (r *ResNet) Forward(images *tensor.Tensor) *tensor.Tensor {
 	if last {
 		x = then(x, func(x *tensor.Tensor) *tensor.Tensor { return tensor.Permute(x, 0, 2, 3, 1) })
 	}
-	x = then(then(x, r.Stem.Forward), tensor.Relu)
+	x = then(x, func(x *tensor.Tensor) *tensor.Tensor { return r.Stem.Relu(x, nil) })
 	if !r.Config.SmallImages {
 		x = then(x, func(x *tensor.Tensor) *tensor.Tensor {
 			return tensor.MaxPool2D(x, tensor.PoolParams{Kernel: 3, Stride: 2, Padding: 1, ChannelsLast: last})
@@ -237,14 +242,13 @@ func (r *ResNet) Forward(images *tensor.Tensor) *tensor.Tensor {
 func (b *ResNetBlock) Forward(x *tensor.Tensor) *tensor.Tensor { return b.call(b, x, b.forward) }
 
 func (b *ResNetBlock) forward(x *tensor.Tensor) *tensor.Tensor {
+	residual, last := b.shortcut(x), len(b.Convs)-1
+	defer residual.Release()
 	h := x.Retain()
-	for i, c := range b.Convs {
-		if i > 0 {
-			h = then(h, tensor.Relu)
-		}
-		h = then(h, c.Forward)
+	for _, c := range b.Convs[:last] {
+		h = then(h, func(h *tensor.Tensor) *tensor.Tensor { return c.Relu(h, nil) })
 	}
-	return then(add(h, b.shortcut(x)), tensor.Relu)
+	return then(h, func(h *tensor.Tensor) *tensor.Tensor { return b.Convs[last].Relu(h, residual) })
 }
 
 func (b *ResNetBlock) shortcut(x *tensor.Tensor) *tensor.Tensor {

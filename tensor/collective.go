@@ -32,7 +32,7 @@ func Together(x *Tensor, c Collective, shape ...int) *Tensor {
 		n.shared = &shared{again: func() *Tensor {
 			return with(s.get(), func(x *Tensor) *Tensor { return collect(x, c.Forward, shape) })
 		}}
-		n.again = n.shared.get
+		n.again, n.together = n.shared.get, true
 	}
 	like := x.shape
 	return n.bind(collect(x, c.Forward, shape), func(g *Tensor) {
@@ -92,5 +92,5 @@ func (n *node) joint() bool {
 			return true
 		}
 	}
-	return n.shared != nil
+	return n.together
 }

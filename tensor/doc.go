@@ -40,7 +40,8 @@
 //   - as a handle, which is the plain case;
 //   - by its recipe: results of normalisations, GELU, ReLU and SiLU are cheap to
 //     make again from what their own node saves, so that a consumer saves the
-//     node instead of the value, and nothing is kept twice;
+//     node instead of the value, and nothing is kept twice (those of a batch
+//     normalisation are made again once for all who read them);
 //   - packed by the Saver in force, a hook for programs (Checkpoint is one);
 //   - under a Schedule, by the home of its storage, which keeps it, makes it again
 //     or fetches it from outside the device, as a planner has chosen from a

@@ -7,46 +7,12 @@ import (
 	"github.com/headroom-go/headroom/trace"
 )
 
-// Add is a + b, broadcast. Nothing is saved; where both can be made again, as
-// those of a residual network can, so can their sum.
+// Add is a + b, broadcast. Nothing is saved.
 func Add(a, b *Tensor) *Tensor {
-	return binarySaving("add", kernel.Add, a, b, func(n *node) { n.sumAgain(a, b) }, func(n *node, g *Tensor) {
+	return binary("add", kernel.Add, a, b, func(n *node, g *Tensor) {
 		n.sumTo(0, g)
 		n.sumTo(1, g)
 	})
-}
-
-// mostSums bounds the sums that are made again for one another: each such step
-// is a pass or two over memory for every reader.
-const mostSums = 2
-
-// sumAgain lets n, a sum, be made again from operands that are made again
-// themselves, and so cost no memory.
-func (n *node) sumAgain(a, b *Tensor) {
-	rt := a.rt
-	if !rt.byRecipe(a) || !rt.byRecipe(b) || max(a.node.sums(), b.node.sums()) >= mostSums {
-		return
-	}
-	sa, sb := n.save(a), n.save(b)
-	n.again = func() *Tensor {
-		return with(sa.get(), func(a *Tensor) *Tensor {
-			return with(sb.get(), func(b *Tensor) *Tensor { return plain(kernel.Add, a, b) })
-		})
-	}
-}
-
-// sums is the number of sums, one made from the other, that making n's result
-// again takes.
-func (n *node) sums() (most int) {
-	for _, s := range n.saved {
-		if s.recipe != nil {
-			most = max(most, s.recipe.sums())
-		}
-	}
-	if n.again != nil && n.name == "add" {
-		most++
-	}
-	return most
 }
 
 // Sub is a − b, broadcast. Nothing is saved.

@@ -108,13 +108,14 @@ func (l *norm) backward(g *Tensor) {
 		address(t[1]), address(t[2]), address(t[3]), acc[0], acc[1], acc[2])
 }
 
-// gradients is where those of three inputs are to be written, and whether to
-// add; nil where none is wanted. The first may be written over g.
-func (n *node) gradients(g *Tensor) (to [3]*Tensor, acc [3]bool) {
-	for i := 2; i >= 0; i-- { // the first last, since it may take g over
+// gradients is where those of up to four inputs are to be written, and whether
+// to add; nil where none is wanted. That of the first may be written over g, and
+// so may that of the fourth, which then has g to itself.
+func (n *node) gradients(g *Tensor) (to [4]*Tensor, acc [4]bool) {
+	for i := len(n.inputs) - 1; i >= 0; i-- {
 		switch {
 		case !n.wants(i):
-		case i == 0:
+		case i == 0 || i == 3:
 			to[i], acc[i] = n.over(i, g)
 		default:
 			to[i], acc[i] = n.into(i)
@@ -133,23 +134,45 @@ func releaseAll(ts ...*Tensor) {
 }
 
 // BatchNormParams are the running statistics of a batch normalisation, of one
-// element a channel, and its numbers. A training pass moves Mean and Var by
-// Momentum towards the batch's mean and unbiased variance; both may be nil.
+// element a channel, its numbers, and what is done with its result. A training
+// pass moves Mean and Var by Momentum towards the batch's mean and unbiased
+// variance; both may be nil.
 type BatchNormParams struct {
 	Mean, Var     *Tensor
 	Momentum, Eps float32
 	Training      bool
 	ChannelsLast  bool // the channel is x's last dimension
+
+	Residual *Tensor // of x's shape, added to the result; nil for none
+	Relu     bool    // ReLU of that is given
 }
 
 // BatchNorm normalises each channel (dimension 1, or the last) of x, by its own mean and
 // variance in training and by the running ones otherwise, and gives
-// x̂·gamma + beta. It saves x and two numbers a channel; its result is made
-// again for those who save it.
+// x̂·gamma + beta, plus the residual if there is one, or ReLU of that: passes of
+// their own over memory would take longer than the normalisation.
+//
+// It saves x, two numbers a channel and the residual, from which also follows
+// what ReLU cut off. Its result is made again for those who save it, once for
+// all of them, unless it comes of too many residuals one after the other.
 func BatchNorm(x, gamma, beta *Tensor, p BatchNormParams) *Tensor {
-	rt := x.rt
-	if len(x.shape) < 2 || x.Len() == 0 {
-		fail("BatchNorm of %v", x)
+	b := batchNormOf(x, gamma, beta, p)
+	d := x.contiguous()
+	defer d.Release()
+	mean, rstd := b.statistics(d, p)
+	defer releaseAll(mean, rstd)
+	operands := [6]*Tensor{x, mean, rstd, gamma, beta, p.Residual}
+	if b.n != nil {
+		b.save(operands)
+	}
+	operands[0] = d
+	return b.n.bind(b.apply(operands), b.backward)
+}
+
+// batchNormOf checks the operands and begins the operation.
+func batchNormOf(x, gamma, beta *Tensor, p BatchNormParams) *batchNorm {
+	if len(x.shape) < 2 || x.Len() == 0 || p.Residual != nil && (p.Residual.dtype != x.dtype || !slices.Equal(p.Residual.shape, x.shape)) {
+		fail("BatchNorm of %v with residual %v", x, p.Residual)
 	}
 	at := 1
 	if p.ChannelsLast {
@@ -162,22 +185,8 @@ func BatchNorm(x, gamma, beta *Tensor, p BatchNormParams) *Tensor {
 		}
 		fail("BatchNorm of %v: want %d channels, got %v", x, channel[0], t)
 	}
-	b := &batchNorm{n: rt.node("batch_norm", x, gamma, beta), fixed: !p.Training,
-		k: kernel.BatchNorm{N: numel(x.shape[:at]), C: x.shape[at], P: numel(x.shape[at+1:])}}
-	d := x.contiguous()
-	defer d.Release()
-	mean, rstd := b.statistics(d, p)
-	defer releaseAll(mean, rstd)
-	y := rt.Empty(x.dtype, trace.Activation, x.shape...)
-	kernel.BatchNormApply(rt.stream, b.of(d, mean, rstd, gamma, beta), y.ptr())
-	if b.n == nil {
-		return b.n.bind(y, nil)
-	}
-	for i, t := range []*Tensor{x, mean, rstd, gamma, beta} {
-		b.saved[i] = b.n.save(t)
-	}
-	b.n.again = b.again
-	return b.n.bind(y, b.backward)
+	return &batchNorm{n: x.rt.node("batch_norm", x, gamma, beta, p.Residual), fixed: !p.Training,
+		k: kernel.BatchNorm{N: numel(x.shape[:at]), C: x.shape[at], P: numel(x.shape[at+1:]), Relu: p.Relu}}
 }
 
 // batchNorm is a recorded batch normalisation.
@@ -185,13 +194,69 @@ type batchNorm struct {
 	n     *node
 	fixed bool // by statistics that don't depend on x
 	k     kernel.BatchNorm
-	saved [5]*saved // x, mean, rstd, gamma, beta
+	saved [6]*saved // x, mean, rstd, gamma, beta, residual; nil where there is none
+}
+
+// mostResiduals bounds how many results, each the residual of the next, are made
+// again for one another: as many are there at once. So in a network of residual
+// blocks one of five keeps its result.
+const mostResiduals = 4
+
+// residuals is how many of them making n's result again takes.
+func (n *node) residuals() (most int) {
+	for _, s := range n.saved {
+		if s.recipe != nil {
+			most = max(most, s.recipe.residuals())
+		}
+	}
+	if n.residual {
+		most++
+	}
+	return most
+}
+
+// save keeps the operands, and what makes the result again.
+func (b *batchNorm) save(operands [6]*Tensor) {
+	for i, t := range operands {
+		if t != nil {
+			b.saved[i] = b.n.save(t)
+		}
+	}
+	b.n.residual = operands[5] != nil
+	if b.n.residuals() > mostResiduals {
+		b.n.remake(func(in []*Tensor) *Tensor { return b.apply([6]*Tensor(in)) }, operands[:]...)
+		return
+	}
+	b.n.shared = &shared{again: func() *Tensor {
+		t := b.operands((*saved).get)
+		defer releaseAll(t[:]...)
+		return b.apply(t)
+	}}
+	b.n.again = b.n.shared.get
+}
+
+// apply gives the result of x, mean, rstd, gamma, beta and residual.
+func (b *batchNorm) apply(t [6]*Tensor) *Tensor {
+	t = b.dense(t)
+	defer releaseAll(t[0], t[5])
+	y := t[0].rt.Empty(t[0].dtype, trace.Activation, t[0].shape...)
+	kernel.BatchNormApply(y.rt.stream, b.of(t), y.ptr())
+	return y
+}
+
+// dense gives the operands with new handles on x and residual, which are dense.
+func (b *batchNorm) dense(t [6]*Tensor) [6]*Tensor {
+	t[0] = t[0].contiguous()
+	if t[5] != nil {
+		t[5] = t[5].contiguous()
+	}
+	return t
 }
 
 // of is the kernel's description with its operands.
-func (b *batchNorm) of(x, mean, rstd, gamma, beta *Tensor) kernel.BatchNorm {
+func (b *batchNorm) of(t [6]*Tensor) kernel.BatchNorm {
 	k := b.k
-	k.X, k.Mean, k.RStd, k.Gamma, k.Beta = x.ptr(), mean.ptr(), rstd.ptr(), address(gamma), address(beta)
+	k.X, k.Mean, k.RStd, k.Gamma, k.Beta, k.Residual = t[0].ptr(), t[1].ptr(), t[2].ptr(), address(t[3]), address(t[4]), address(t[5])
 	return k
 }
 
@@ -211,33 +276,34 @@ func (b *batchNorm) statistics(x *Tensor, p BatchNormParams) (mean, rstd *Tensor
 		runMean.st.version++
 		runVar.st.version++
 	}
-	kernel.BatchNormStats(rt.stream, b.of(x, mean, rstd, nil, nil), address(runMean), address(runVar), p.Momentum, p.Eps)
+	kernel.BatchNormStats(rt.stream, b.of([6]*Tensor{x, mean, rstd}), address(runMean), address(runVar), p.Momentum, p.Eps)
 	return mean, rstd
 }
 
-// operands gives the saved values by get or take, x dense.
-func (b *batchNorm) operands(value func(*saved) *Tensor) (ts [5]*Tensor) {
+// operands gives the saved values by get or take.
+func (b *batchNorm) operands(value func(*saved) *Tensor) (ts [6]*Tensor) {
 	for i, s := range b.saved {
-		ts[i] = value(s)
+		if s != nil {
+			ts[i] = value(s)
+		}
 	}
-	x := ts[0]
-	defer x.Release()
-	ts[0] = x.contiguous()
 	return ts
 }
 
-func (b *batchNorm) again() *Tensor {
-	t := b.operands((*saved).get)
-	defer releaseAll(t[:]...)
-	y := t[0].rt.Empty(t[0].dtype, trace.Activation, t[0].shape...)
-	kernel.BatchNormApply(y.rt.stream, b.of(t[0], t[1], t[2], t[3], t[4]), y.ptr())
-	return y
-}
-
 func (b *batchNorm) backward(g *Tensor) {
-	t := b.operands((*saved).take)
+	t := b.operands(func(s *saved) *Tensor {
+		if s == b.saved[5] && !b.k.Relu { // which only the result is made of
+			return nil
+		}
+		return s.take()
+	})
 	defer releaseAll(t[:]...)
+	d := b.dense(t)
+	defer releaseAll(d[0], d[5])
 	to, acc := b.n.gradients(g)
-	kernel.BatchNormGrad(g.rt.stream, b.of(t[0], t[1], t[2], t[3], nil), address(to[0]), address(to[1]), address(to[2]), g.ptr(),
-		b.fixed, acc[0], acc[1], acc[2])
+	var at [4]kernel.Array
+	for i, t := range to {
+		at[i] = address(t)
+	}
+	kernel.BatchNormGrad(g.rt.stream, b.of(d), at, acc, g.ptr(), b.fixed)
 }

@@ -91,6 +91,8 @@ type node struct {
 	backward func(g *Tensor) // g is the result's gradient, dense; the caller releases it
 	again    func() *Tensor  // makes the result again from saved values; nil if that is dear
 	shared   *shared         // what again gives; nil for what each reader makes for itself
+	together bool            // again is a collective
+	residual bool            // the result is a sum with one of its inputs
 	remade   func() *Tensor  // makes it again under a Schedule; nil where none asks for it
 	wait     *Wait           // how the result waits; nil where no Schedule says so
 	op       int             // in the Record in the making

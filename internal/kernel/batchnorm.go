@@ -10,10 +10,12 @@ import (
 // BatchNorm describes the normalisation of each channel of X, [N, C, P] dense,
 // by its mean and rstd = 1/√(variance + eps), which have C elements:
 //
-//	x̂ = (x − mean)·rstd;  y = x̂·gamma + beta
+//	x̂ = (x − mean)·rstd;  z = x̂·gamma + beta + residual;  y = z, or max(z, 0)
 type BatchNorm struct {
 	N, C, P                    int
 	X, Mean, RStd, Gamma, Beta Array
+	Residual                   Array // of X's size; none stands for zeros
+	Relu                       bool  // y is max(z, 0)
 }
 
 // needAll panics unless the sizes are positive and each of ps is an address.
@@ -26,25 +28,28 @@ func (b *BatchNorm) needAll(op string, ps ...Array) {
 
 func (b *BatchNorm) elements() int { return b.N * b.C * b.P }
 
+// launch has places of the device's own in Int[7:9] and Ptr[9].
 func (b *BatchNorm) launch(k *device.Kernel) device.Launch {
 	l := device.Launch{Kernel: k}
-	l.Int[0], l.Int[1], l.Int[2] = b.N, b.C, b.P
+	l.Int[0], l.Int[1], l.Int[2], l.Int[9] = b.N, b.C, b.P, flag(b.Relu)
 	operands(&l, 0, b.X, b.Mean, b.RStd, b.Gamma, b.Beta)
+	operands(&l, 10, b.Residual)
 	return l
 }
 
 // channels is a BatchNorm on the host.
 type channels struct {
 	n, c, p                 int
-	x                       numbers
+	x, residual             numbers
+	relu                    bool
 	mean, rstd, gamma, beta []float32
 	w                       *device.Workers
 	free                    [2]func() // gamma's and beta's memory
 }
 
 func loadBatchNorm(l *device.Launch, w *device.Workers) *channels {
-	b := &channels{n: l.Int[0], c: l.Int[1], p: l.Int[2], w: w}
-	b.x = numbersOf(l, 0, b.elements())
+	b := &channels{n: l.Int[0], c: l.Int[1], p: l.Int[2], relu: l.Int[9] != 0, w: w}
+	b.x, b.residual = numbersOf(l, 0, b.elements()), numbersOf(l, 10, b.elements())
 	b.mean, b.rstd = device.Float32s(l.Ptr[1], b.c), device.Float32s(l.Ptr[2], b.c)
 	b.gamma, b.free[0] = vector(w, l, 3, b.c)
 	b.beta, b.free[1] = vector(w, l, 4, b.c)
@@ -87,7 +92,7 @@ var batchNormStatsKernel = &device.Kernel{Name: "batch_norm_stats", Host: batchN
 // variance.
 func BatchNormStats(s device.Stream, b BatchNorm, runMean, runVar Array, momentum, eps float32) {
 	b.needAll("BatchNormStats", b.X, b.Mean, b.RStd)
-	b.Gamma, b.Beta = Array{}, Array{}
+	b = BatchNorm{N: b.N, C: b.C, P: b.P, X: b.X, Mean: b.Mean, RStd: b.RStd}
 	l := b.launch(batchNormStatsKernel)
 	operands(&l, 5, runMean, runVar)
 	l.Float[0], l.Float[1] = momentum, eps
@@ -129,27 +134,59 @@ func (b *channels) moments(c int, room *loans) (mean float32, square float64) {
 
 var batchNormApplyKernel = &device.Kernel{Name: "batch_norm_apply", Host: batchNormApplyHost, CUDA: cudaChannels("batch_norm_apply", "channel_apply")}
 
-// BatchNormApply sets y, of X's size, from Mean, RStd, Gamma and Beta. y may be X.
+// BatchNormApply sets y, of X's size. y may be X.
 func BatchNormApply(s device.Stream, b BatchNorm, y Array) {
 	b.needAll("BatchNormApply", b.X, b.Mean, b.RStd, b.Gamma, b.Beta, y)
 	l := b.launch(batchNormApplyKernel)
 	operands(&l, 5, y)
-	l.Bytes, l.Flops = b.X.bytes(b.elements())+y.bytes(b.elements())+bytesOf(4*b.C), uint64(4*b.elements())
+	n := b.elements()
+	l.Bytes, l.Flops = b.X.bytes(n)+y.bytes(n)+b.residualBytes()+bytesOf(4*b.C), uint64(4*n)
 	queue(s, &l)
+}
+
+// residualBytes is the traffic of a pass over the residual, if there is one.
+func (b *BatchNorm) residualBytes() uint64 {
+	if !b.Residual.given() {
+		return 0
+	}
+	return b.Residual.bytes(b.elements())
+}
+
+// line computes z of one channel on the host.
+type line struct {
+	mean, rstd    float32
+	gammas, betas []float32 // a piece of the channel's gamma, and of its beta
+	x, residual   window
+}
+
+func (b *channels) line(c int, room *loans) *line {
+	n := min(b.p, pieceLen)
+	l := &line{b.mean[c], b.rstd[c], room.floats(n), room.floats(n), room.window(b.x, n), room.window(b.residual, n)}
+	vecFill(l.gammas, b.gamma[c])
+	vecFill(l.betas, b.beta[c])
+	return l
+}
+
+// z sets to, which may be x, to those of x's elements, which begin at number at.
+func (l *line) z(to, x []float32, at int) {
+	n := len(to)
+	vecNorm(to, x, l.gammas[:n], l.betas[:n], l.mean, l.rstd)
+	if l.residual.given() {
+		vecAdd(to, to, l.residual.load(at, n))
+	}
 }
 
 func batchNormApplyHost(l *device.Launch, w *device.Workers) {
 	b := loadBatchNorm(l, w)
 	defer b.release()
 	b.each(func(c int, room *loans) {
-		x, y := room.window(b.x, pieceLen), room.window(numbersOf(l, 5, b.elements()), pieceLen)
-		var gammas, betas [pieceLen]float32
-		n := min(b.p, pieceLen)
-		vecFill(gammas[:n], b.gamma[c])
-		vecFill(betas[:n], b.beta[c])
+		line, y := b.line(c, room), room.window(numbersOf(l, 5, b.elements()), pieceLen)
 		b.pieces(c, func(at, n int) {
 			to := y.room(at, n)
-			vecNorm(to, x.load(at, n), gammas[:n], betas[:n], b.mean[c], b.rstd[c])
+			line.z(to, line.x.load(at, n), at)
+			if b.relu {
+				vecRelu(to, to)
+			}
 			y.store(at, to)
 		})
 	})
@@ -157,25 +194,44 @@ func batchNormApplyHost(l *device.Launch, w *device.Workers) {
 
 var batchNormGradKernel = &device.Kernel{Name: "batch_norm_grad", Host: batchNormGradHost, CUDA: cudaChannels("batch_norm_grad", "channel_grad_sums", "channel_grad_fold", "channel_grad")}
 
-// BatchNormGrad computes the gradients of X, Gamma and Beta from dy, that of
-// y, over the m = N·P elements of each channel:
+// BatchNormGrad computes the gradients of X, Gamma, Beta and Residual from dy,
+// that of y, over the m = N·P elements of each channel:
 //
-//	dx = gamma·rstd·(dy − Σ dy / m − x̂·Σ dy·x̂ / m);  dgamma = Σ dy·x̂;  dbeta = Σ dy
+//	g = dy where y is z, and 0 where ReLU cut z off;  dgamma = Σ g·x̂;  dbeta = Σ g;  dresidual = g
+//	dx = gamma·rstd·(g − Σ g / m − x̂·Σ g·x̂ / m)
 //
-// With fixed, Mean and RStd don't depend on X: dx = gamma·rstd·dy. A
-// destination of 0 is not wanted; those with their acc flag are added to. dx
-// may be dy when accX is false.
-func BatchNormGrad(s device.Stream, b BatchNorm, dx, dgamma, dbeta, dy Array, fixed, accX, accGamma, accBeta bool) {
+// With fixed, Mean and RStd don't depend on X: dx = gamma·rstd·g. A
+// destination of 0 in to is not wanted; those with their acc flag are added to.
+// dresidual may be dy when it is not added to, and otherwise dx may.
+//
+// z is computed again, with ReLU, so that nothing needs to be kept for its
+// gradient. Where there is a dresidual that has g now, the second pass, for dx,
+// reads that instead of dy and the residual.
+func BatchNormGrad(s device.Stream, b BatchNorm, to [4]Array, acc [4]bool, dy Array, fixed bool) {
 	b.needAll("BatchNormGrad", b.X, b.Mean, b.RStd, b.Gamma, dy)
-	b.Beta = Array{}
+	if b.Relu {
+		need("BatchNormGrad", b.C, b.Beta)
+	} else {
+		b.Beta, b.Residual = Array{}, Array{}
+	}
 	l := b.launch(batchNormGradKernel)
-	operands(&l, 5, dx, dgamma, dbeta, dy)
-	copy(l.Int[3:], []int{flag(fixed), flag(accX), flag(accGamma), flag(accBeta)})
+	operands(&l, 5, to[0], to[1], to[2], dy)
+	operands(&l, 11, to[3])
+	reuse := to[3].given() && !acc[3] && to[3].Type == dy.Type
+	copy(l.Int[3:], []int{flag(fixed), flag(acc[0]), flag(acc[1]), flag(acc[2])})
+	l.Int[10], l.Int[11] = flag(acc[3]), flag(reuse)
 	n := b.elements()
-	l.Bytes, l.Flops = b.X.bytes(n)+dy.bytes(n)+bytesOf(3*b.C), uint64(4*n)
-	if dx.given() {
-		l.Bytes += dx.bytes(n * (1 + flag(accX)))
+	pass := b.X.bytes(n) + dy.bytes(n)
+	l.Bytes, l.Flops = pass+b.residualBytes()+bytesOf(3*b.C), uint64(4*n)
+	if to[3].given() {
+		l.Bytes += to[3].bytes(n * (1 + flag(acc[3])))
+	}
+	if to[0].given() {
+		l.Bytes += pass + to[0].bytes(n*(1+flag(acc[0])))
 		l.Flops += uint64(6 * n)
+		if !reuse {
+			l.Bytes += b.residualBytes()
+		}
 	}
 	queue(s, &l)
 }
@@ -183,30 +239,45 @@ func BatchNormGrad(s device.Stream, b BatchNorm, dx, dgamma, dbeta, dy Array, fi
 // batchGrad is a BatchNormGrad on the host.
 type batchGrad struct {
 	*channels
-	dx, dgamma, dbeta, dy   numbers
-	fixed                   bool
-	accX, accGamma, accBeta bool
+	dx, dgamma, dbeta, dy, dresidual        numbers
+	fixed                                   bool
+	accX, accGamma, accBeta, accRes, reuses bool
 }
 
 func batchNormGradHost(l *device.Launch, w *device.Workers) {
 	b := loadBatchNorm(l, w)
 	defer b.release()
 	n := b.elements()
-	g := &batchGrad{b, numbersOf(l, 5, n), numbersOf(l, 6, b.c), numbersOf(l, 7, b.c), numbersOf(l, 8, n),
-		l.Int[3] != 0, l.Int[4] != 0, l.Int[5] != 0, l.Int[6] != 0}
+	g := &batchGrad{b, numbersOf(l, 5, n), numbersOf(l, 6, b.c), numbersOf(l, 7, b.c), numbersOf(l, 8, n), numbersOf(l, 11, n),
+		l.Int[3] != 0, l.Int[4] != 0, l.Int[5] != 0, l.Int[6] != 0, l.Int[10] != 0, l.Int[11] != 0}
 	b.each(g.channel)
 }
 
 // channel computes the gradients of one channel.
 func (g *batchGrad) channel(c int, room *loans) {
-	var gammas [pieceLen]float32
-	ones, mean, rstd := gammas[:min(g.p, pieceLen)], g.mean[c], g.rstd[c]
-	x, dy := room.window(g.x, pieceLen), room.window(g.dy, pieceLen)
+	line, dy, buf := g.line(c, room), room.window(g.dy, pieceLen), room.floats(pieceLen)
+	relu := g.relu
+	// each calls f with the pieces of g and x; g's may be in buf.
+	each := func(f func(at int, g, x []float32)) {
+		g.pieces(c, func(at, n int) {
+			from, x := dy.load(at, n), line.x.load(at, n)
+			if relu {
+				line.z(buf[:n], x, at)
+				vecReluGrad(buf[:n], from, buf[:n])
+				from = buf[:n]
+			}
+			f(at, from, x)
+		})
+	}
+	ones := room.floats(min(g.p, pieceLen))
 	vecFill(ones, 1)
 	var sum, sumX float64
-	g.pieces(c, func(at, n int) {
-		s, sx := normSumsOf(dy.load(at, n), x.load(at, n), ones[:n], mean, rstd)
+	each(func(at int, from, x []float32) {
+		s, sx := normSumsOf(from, x, ones[:len(x)], line.mean, line.rstd)
 		sum, sumX = sum+float64(s), sumX+float64(sx)
+		if g.dresidual.given() {
+			g.dresidual.write(at, 1, from, g.accRes)
+		}
 	})
 	if g.dgamma.given() {
 		g.dgamma.write(c, 1, []float32{float32(sumX)}, g.accGamma)
@@ -217,18 +288,20 @@ func (g *batchGrad) channel(c int, room *loans) {
 	if !g.dx.given() {
 		return
 	}
+	if g.reuses {
+		dy, relu = room.window(g.dresidual, pieceLen), false
+	}
 	factor := float64(g.gamma[c]) / float64(g.n*g.p)
 	if g.fixed {
 		factor = 0
 	}
-	vecFill(ones, g.gamma[c])
-	dx, buf := room.window(g.dx, pieceLen), room.floats(pieceLen)
-	g.pieces(c, func(at, n int) {
-		to := buf[:n]
+	dx, sums := room.window(g.dx, pieceLen), room.floats(pieceLen)
+	each(func(at int, from, x []float32) {
+		to := sums[:len(x)]
 		if !g.accX {
-			to = dx.room(at, n)
+			to = dx.room(at, len(x))
 		}
-		vecNormGrad(to, dy.load(at, n), x.load(at, n), ones[:n], mean, rstd, float32(sum*factor), float32(sumX*factor))
+		vecNormGrad(to, from, x, line.gammas[:len(x)], line.mean, line.rstd, float32(sum*factor), float32(sumX*factor))
 		if g.accX {
 			g.dx.write(at, 1, to, true)
 		} else {

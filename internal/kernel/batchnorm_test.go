@@ -2,6 +2,8 @@ package kernel
 
 import (
 	"math"
+	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"github.com/headroom-go/headroom/device"
@@ -52,12 +54,47 @@ func TestBatchNorm(t *testing.T) {
 			gamma, beta, y := d.input(randoms(r, b.C)), d.input(randoms(r, b.C)), d.output(n)
 			b.X, b.Mean, b.RStd, b.Gamma, b.Beta = x.ptr(), mean.ptr(), rstd.ptr(), gamma.ptr(), beta.ptr()
 			d.run(func(s device.Stream) { BatchNormApply(s, b, y.ptr()) })
-			d.near("y", y, 1e-6, 1, func(i int) float64 {
+			z := func(i int) float64 {
 				c := i / b.P % b.C
 				return (x.start(i)-mean.start(c))*rstd.start(c)*gamma.start(c) + beta.start(c)
-			})
+			}
+			d.near("y", y, 1e-6, 1, z)
+			b.Relu = true
+			d.run(func(s device.Stream) { BatchNormApply(s, b, y.ptr()) })
+			d.near("y with ReLU", y, 1e-6, 1, func(i int) float64 { return max(0, z(i)) })
+			residual := d.input(randoms(r, n))
+			b.Residual = residual.ptr()
+			d.run(func(s device.Stream) { BatchNormApply(s, b, y.ptr()) })
+			d.near("y with ReLU and residual", y, 1e-6, 1, func(i int) float64 { return max(0, z(i)+residual.start(i)) })
+			b.Relu = false
+			d.run(func(s device.Stream) { BatchNormApply(s, b, y.ptr()) })
+			d.near("y with residual", y, 1e-6, 1, func(i int) float64 { return z(i) + residual.start(i) })
 		}
 	})
+}
+
+// TestBatchNormBits: on the host ReLU and a residual give the bits that
+// operations of their own would.
+func TestBatchNormBits(t *testing.T) {
+	r := seeded(t)
+	s := &inline{w: device.NewWorkers(2)}
+	defer s.w.Close()
+	b := BatchNorm{N: 2, C: 3, P: pieceLen + 5}
+	n := b.elements()
+	x, c, want, got := memory(n), memory(b.C), memory(n), memory(n)
+	residual := (&testCase{}).input(randoms(r, n))
+	copy(residual.data, residual.before)
+	b.X, b.Mean, b.RStd, b.Gamma, b.Beta = x.ptr(), c.ptr(), c.ptr(), c.ptr(), c.ptr()
+	BatchNormApply(s, b, want.ptr())
+	shape, dense := []int{n}, []int{1}
+	Binary(s, Add, shape, want.ptr(), View{want.ptr(), dense}, View{residual.ptr(), dense})
+	Unary(s, Relu, n, want.ptr(), want.ptr())
+	b.Residual, b.Relu = residual.ptr(), true
+	BatchNormApply(s, b, got.ptr())
+	if !sameBits(got.data, want.data) {
+		t.Error("results differ")
+	}
+	runtime.KeepAlive([]*array{x, c, want, got, residual})
 }
 
 // batchNormOracle is the sum of dy·y over a channel, as a function of x.
@@ -71,53 +108,92 @@ func batchNormOracle(dy []float64, gamma, eps float64) func(x []float64) float64
 	}
 }
 
+// TestBatchNormGrad tries all sets of wanted gradients, with each way in which y
+// may follow from z, into memory of their own or, where that may be, over dy.
 func TestBatchNormGrad(t *testing.T) {
-	const eps = 0.1 // so that few elements give no great derivatives
 	eachSIMD(t, func(t *testing.T) {
 		r := seeded(t)
-		for wanted := range 16 {
-			b := BatchNorm{N: 1 + r.IntN(4), C: 1 + r.IntN(5), P: 2 + r.IntN(10)}
-			fixed, acc, n := wanted&8 != 0, r.IntN(8), b.elements()
-			means, rstds := make([]float32, b.C), make([]float32, b.C)
-			c := &testCase{t: t}
-			x, dy, gamma := c.input(randoms(r, n)), c.input(randoms(r, n)), c.input(randoms(r, b.C))
-			for i := range means {
-				v, _ := channelOf(b, x.before, i)
-				m, s := momentsOracle(v, eps)
-				means[i], rstds[i] = float32(m), float32(s)
-			}
-			mean, rstd := c.input(means), c.input(rstds)
-			dst := [3]*array{c.dst(r, n, acc&1 != 0), c.dst(r, b.C, acc&2 != 0), c.dst(r, b.C, acc&4 != 0)}
-			var to [3]Array
-			for i := range to {
-				if wanted>>i&1 != 0 {
-					to[i] = dst[i].ptr()
+		for wanted := range 32 {
+			for way := range 4 {
+				b := BatchNorm{N: 1 + r.IntN(4), C: 1 + r.IntN(5), P: 2 + r.IntN(10), Relu: way&1 != 0}
+				if wanted == 31 { // in packs, and more rows than a thread loads at once
+					b.N, b.C, b.P = 333, 8, 1
 				}
-			}
-			b.X, b.Mean, b.RStd, b.Gamma = x.ptr(), mean.ptr(), rstd.ptr(), gamma.ptr()
-			c.run(func(s device.Stream) {
-				BatchNormGrad(s, b, to[0], to[1], to[2], dy.ptr(), fixed, acc&1 != 0, acc&2 != 0, acc&4 != 0)
-			})
-			dx, dgamma, dbeta := make([]float64, n), make([]float64, b.C), make([]float64, b.C)
-			for i := range b.C {
-				v, places := channelOf(b, x.before, i)
-				g, _ := channelOf(b, dy.before, i)
-				grad := numericGrad(batchNormOracle(g, gamma.start(i), eps), v)
-				for j, at := range places {
-					dgamma[i] += g[j] * (v[j] - mean.start(i)) * rstd.start(i)
-					dbeta[i] += g[j]
-					if dx[at] = grad[j]; fixed {
-						dx[at] = g[j] * rstd.start(i) * gamma.start(i)
-					}
-				}
-			}
-			for i, want := range [][]float64{dx, dgamma, dbeta} {
-				if to[i].given() {
-					c.near([]string{"dx", "dgamma", "dbeta"}[i], dst[i], 3e-6, 1, onto(dst[i], acc>>i&1 != 0, func(j int) float64 { return want[j] }))
-				}
+				checkBatchNormGrad(t, r, b, way&2 != 0, wanted&15, wanted&16 != 0)
 			}
 		}
 	})
+}
+
+// checkBatchNormGrad tries one, with the gradients that the bits of wanted say,
+// in the order of BatchNormGrad.
+func checkBatchNormGrad(t *testing.T, r *rand.Rand, b BatchNorm, residual bool, wanted int, fixed bool) {
+	t.Helper()
+	const eps = 0.1 // so that few elements give no great derivatives
+	n, acc := b.elements(), [4]bool{}
+	c := &testCase{t: t}
+	x, dys, gamma, beta := c.input(randoms(r, n)), randoms(r, n), c.input(randoms(r, b.C)), c.input(randoms(r, b.C))
+	means, rstds := make([]float32, b.C), make([]float32, b.C)
+	for i := range means {
+		v, _ := channelOf(b, x.before, i)
+		m, s := momentsOracle(v, eps)
+		means[i], rstds[i] = float32(m), float32(s)
+	}
+	mean, rstd := c.input(means), c.input(rstds)
+	b.X, b.Mean, b.RStd, b.Gamma, b.Beta = x.ptr(), mean.ptr(), rstd.ptr(), gamma.ptr(), beta.ptr()
+	residuals := make([]float32, n)
+	if residual {
+		residuals = randoms(r, n)
+		b.Residual = c.input(residuals).ptr()
+	}
+	var to [4]Array
+	var dst [4]*array
+	dy := c.inout(dys)
+	over := r.IntN(5) // the destination that is dy, if any
+	for i, size := range [4]int{n, b.C, b.C, n} {
+		switch acc[i] = r.IntN(2) == 0; {
+		case wanted>>i&1 == 0:
+			continue
+		case i == over && (i == 3 || i == 0 && wanted&8 == 0):
+			dst[i], acc[i] = dy, false
+		default:
+			dst[i] = c.dst(r, size, acc[i])
+		}
+		to[i] = dst[i].ptr()
+	}
+	c.run(func(s device.Stream) { BatchNormGrad(s, b, to, acc, dy.ptr(), fixed) })
+
+	var want [4][]float64
+	for i, size := range [4]int{n, b.C, b.C, n} {
+		want[i] = make([]float64, size)
+	}
+	for i := range b.C {
+		v, places := channelOf(b, x.before, i)
+		g, _ := channelOf(b, dys, i)
+		for j, at := range places {
+			hat := (v[j] - mean.start(i)) * rstd.start(i)
+			if b.Relu && hat*gamma.start(i)+beta.start(i)+float64(residuals[at]) <= 0 {
+				g[j] = 0
+			}
+			want[1][i] += g[j] * hat
+			want[2][i] += g[j]
+			want[3][at] = g[j]
+		}
+		grad := numericGrad(batchNormOracle(g, gamma.start(i), eps), v)
+		for j, at := range places {
+			if want[0][at] = grad[j]; fixed {
+				want[0][at] = g[j] * rstd.start(i) * gamma.start(i)
+			}
+		}
+	}
+	for i, d := range dst {
+		if d != nil {
+			c.near([]string{"dx", "dgamma", "dbeta", "dresidual"}[i], d, 3e-6, 1, onto(d, acc[i], func(j int) float64 { return want[i][j] }))
+		}
+	}
+	if dst[0] != dy && dst[3] != dy && !sameBits(dy.data, dys) {
+		t.Error("dy was written")
+	}
 }
 
 func TestInverseDeviation(t *testing.T) {

@@ -182,7 +182,12 @@ func BenchmarkImages(b *testing.B) {
 	norm := BatchNorm{N: 16, C: 64, P: side * side, X: x.ptr(), Mean: c.ptr(), RStd: c.ptr(), Gamma: c.ptr(), Beta: c.ptr()}
 	benchmark(b, "BatchNormApply", n, func(s device.Stream) { BatchNormApply(s, norm, y.ptr()) })
 	benchmark(b, "BatchNormGrad", n, func(s device.Stream) {
-		BatchNormGrad(s, norm, z.ptr(), none, none, y.ptr(), false, false, false, false)
+		BatchNormGrad(s, norm, [4]Array{z.ptr()}, [4]bool{}, y.ptr(), false)
+	})
+	norm.Relu = true
+	benchmark(b, "BatchNormApply with ReLU", n, func(s device.Stream) { BatchNormApply(s, norm, y.ptr()) })
+	benchmark(b, "BatchNormGrad with ReLU", n, func(s device.Stream) {
+		BatchNormGrad(s, norm, [4]Array{z.ptr()}, [4]bool{}, y.ptr(), false)
 	})
 	p := Pool{Planes: planes, H: side, W: side, OH: side / 2, OW: side / 2, Kernel: [2]int{3, 3}, Stride: [2]int{2, 2}, Pad: [2]int{1, 1},
 		X: x.ptr(), Y: y.ptr()}

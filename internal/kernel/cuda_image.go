@@ -1,6 +1,10 @@
 package kernel
 
-import "github.com/headroom-go/headroom/device"
+import (
+	"math"
+
+	"github.com/headroom-go/headroom/device"
+)
 
 // cudaConv computes a part of a convolution by cuDNN, or where that can't by a
 // function with a thread for each element of operand i, or for the weight,
@@ -56,29 +60,82 @@ func cudaChannels(function string, byRows ...string) cudaFunc {
 	}
 }
 
-// rowParts is how many parts the rows are taken in: so many that there are
-// blocks for a large GPU, each with rows enough.
-func rowParts(rows, channels int) int {
-	return max(1, min(1024/blocks(channels, 64), blocks(rows, 128)))
+// channelRows cuts rows of channels into parts: so that there are about so many
+// blocks, each with a multiple of the rows that its threads load at once.
+func channelRows(rows, channels, most int) (parts, each int) {
+	const step = 128
+	each = step * blocks(rows, step*max(1, most/blocks(channels, 64)))
+	return blocks(rows, each), each
 }
 
+// Blocks of channels.cu: those that sum leave sums to be folded, the others have
+// more, so that they end together.
+const (
+	channelSums   = 2048
+	channelBlocks = 4096
+)
+
 // cudaChannelRows runs functions of channels.cu one after the other: those that
-// fold with a block for 32 channels, the others with one for 64 of each part.
+// fold with a block for 8 channels, the others with one for 64 of each part.
 func cudaChannelRows(l *device.Launch, q *device.CUDAQueue, functions []string) {
 	rows, channels := l.Int[0], l.Int[1]
-	parts := rowParts(rows, channels)
-	l.Int[7], l.Int[8] = parts, flag(channels%8 == 0 && aligned(l.Ptr[:9]...))
-	l.Ptr[9] = q.Workspace(4 * 2 * channels * (parts + 1))
+	sums, _ := channelRows(rows, channels, channelSums)
+	l.Int[13] = sums
+	l.Ptr[9] = q.Workspace(4 * 2 * channels * (sums + 1))
 	for _, f := range functions {
-		g := device.Grid{X: blocks(channels, 64), Y: parts, Block: threads}
+		most := channelSums
+		if f == "channel_apply" || f == "channel_grad" {
+			most = channelBlocks
+		}
+		l.Int[7], l.Int[12] = channelRows(rows, channels, most)
+		g := device.Grid{X: blocks(channels, 64), Y: l.Int[7], Block: threads}
 		if f == "channel_stats" || f == "channel_grad_fold" {
-			g = device.Grid{X: blocks(channels, 32), Block: 1024}
+			g = device.Grid{X: blocks(channels, 8), Block: 1024}
 		}
-		if f == "channel_grad" && l.Ptr[5] == 0 {
-			return
+		if f == "channel_grad" {
+			if l.Ptr[5] == 0 {
+				return
+			}
+			takeMasked(l)
 		}
+		l.Int[8] = channelWay(l, f)
 		q.Run(channelsCode, f, g, l)
 	}
+}
+
+// takeMasked lets what follows read the gradient of z where it is, if it is
+// anywhere.
+func takeMasked(l *device.Launch) {
+	if l.Int[11] != 0 {
+		l.Ptr[8], l.Type[8] = l.Ptr[11], l.Type[11]
+		l.Ptr[10], l.Int[9] = 0, 0
+	}
+}
+
+// channelWay is how a function of channels.cu takes the operands: its Way.
+func channelWay(l *device.Launch, function string) int {
+	if l.Int[1]%packLen != 0 || !aligned(l.Ptr[:9]...) || !aligned(l.Ptr[10:]...) {
+		return 0
+	}
+	images := []int{0, 5, 8, 10, 11}
+	if function == "channel_sums" {
+		images = images[:1]
+	}
+	for _, i := range images {
+		if l.Ptr[i] != 0 && l.Type[i] != device.BFloat16 {
+			return 1
+		}
+	}
+	relu, residual, adds := l.Int[9] != 0, l.Ptr[10] != 0, l.Int[4] != 0 || l.Int[10] != 0
+	switch {
+	case adds || residual && !relu:
+		return 1
+	case residual:
+		return 4
+	case relu:
+		return 3
+	}
+	return 2
 }
 
 // cudaPool runs a function with a thread for each window, or for each element
@@ -90,8 +147,18 @@ func cudaPool(function string, elements bool) cudaFunc {
 		if elements {
 			y = x
 		}
-		q.Run(imageCode, function, spread(p.Planes*y), l)
+		q.Run(imageCode, function, poolGrid(l, p.Planes*y), l)
 	}
+}
+
+// poolGrid is the grid for n elements, of which a thread takes a pack where the
+// channels are whole packs. avg_pool takes elements.
+func poolGrid(l *device.Launch, n int) device.Grid {
+	l.Int[13] = flag(l.Int[12]%packLen == 0 && aligned(l.Ptr[:3]...) && n/packLen < math.MaxInt32)
+	if l.Int[13] != 0 {
+		n /= packLen
+	}
+	return spread(n)
 }
 
 // cudaMaxPoolGrad finds the greatest elements first, of as many planes at a
@@ -102,7 +169,7 @@ func cudaMaxPoolGrad(l *device.Launch, q *device.CUDAQueue) {
 	x, y := p.planes()
 	each := q.WorkspaceBytes() / 4 / y
 	if each == 0 {
-		q.Run(imageCode, "max_pool_grad", spread(p.Planes*x), l)
+		q.Run(imageCode, "max_pool_grad", poolGrid(l, p.Planes*x), l)
 		return
 	}
 	part := *l
@@ -110,8 +177,8 @@ func cudaMaxPoolGrad(l *device.Launch, q *device.CUDAQueue) {
 	for first := 0; first < p.Planes; first += each {
 		n := min(each, p.Planes-first)
 		part.Int[0] = n
-		q.Run(imageCode, "max_pool_places", spread(n*y), &part)
-		q.Run(imageCode, "max_pool_grad", spread(n*x), &part)
+		q.Run(imageCode, "max_pool_places", poolGrid(&part, n*y), &part)
+		q.Run(imageCode, "max_pool_grad", poolGrid(&part, n*x), &part)
 		for i, elements := range [...]int{x, x, y} {
 			part.Ptr[i] += device.Ptr(n * elements * l.Type[i].Size())
 		}

@@ -329,11 +329,60 @@ func packedOps(tables *keeper) (ops []halfOp) {
 			}
 		}
 	}
+	ops = append(ops, channelOps()...)
+	pool := Pool{Planes: 3, H: 9, W: 7, OH: 5, OW: 4, Channels: 24, Kernel: [2]int{3, 3}, Stride: [2]int{2, 2}, Pad: [2]int{1, 1}}
+	x, y := pool.planes()
+	ops = append(ops, halfOp{"MaxPool in packs", []int{3 * x, 3 * y}, nil, func(s device.Stream, f, _ []Array) {
+		p := pool
+		p.X, p.Y = f[0], f[1]
+		MaxPool(s, p)
+	}}, halfOp{"MaxPoolGrad in packs", []int{3 * x, 3 * x, 3 * y}, nil, func(s device.Stream, f, _ []Array) {
+		p := pool
+		p.X = f[0]
+		MaxPoolGrad(s, p, f[1], f[2], true)
+	}})
 	return append(ops, halfOp{"EmbeddingGrad of many", []int{20 * 264, 9000 * 264}, nil, func(s device.Stream, f, _ []Array) {
 		EmbeddingGrad(s, 9000, 264, WholeTable(20), f[0], f[1], index)
 	}}, halfOp{"UnaryGrad in packs", []int{8000, 8000, 8000}, nil, func(s device.Stream, f, _ []Array) {
 		UnaryGrad(s, GeluTanh, 8000, f[0], f[1], f[2], true)
 	}}, halfOp{"Unary in packs", []int{8000, 8000}, nil, func(s device.Stream, f, _ []Array) { Unary(s, GeluTanh, 8000, f[0], f[1]) }})
+}
+
+// channelOps normalise rows of channels: fewer than a thread loads at once, and
+// more, in all the ways in which y may follow from z.
+func channelOps() (ops []halfOp) {
+	for _, size := range []BatchNorm{{N: 300, C: 72, P: 1}, {N: 140, C: 8, P: 1}} {
+		ops = append(ops, halfOp{"BatchNormStats of rows", []int{size.elements()}, []int{size.C, size.C}, func(s device.Stream, f, w []Array) {
+			b := size
+			b.X, b.Mean, b.RStd = f[0], w[0], w[1]
+			BatchNormStats(s, b, none, none, 0.1, 1e-5)
+		}})
+		for way := range 4 {
+			n, c := size.elements(), size.C
+			norm := func(x, residual Array, w []Array) BatchNorm {
+				b := size
+				b.X, b.Gamma, b.Beta, b.Mean, b.RStd, b.Relu = x, w[0], w[1], w[2], w[3], way&1 != 0
+				if way&2 != 0 {
+					b.Residual = residual
+				}
+				return b
+			}
+			ops = append(ops, halfOp{fmt.Sprint("BatchNormApply of rows, way ", way), []int{n, n, n}, []int{c, c, c, c}, func(s device.Stream, f, w []Array) {
+				BatchNormApply(s, norm(f[1], f[2], w), f[0])
+			}})
+			for _, acc := range [][4]bool{{}, {true}, {false, true, true, true}} {
+				ops = append(ops, halfOp{fmt.Sprint("BatchNormGrad of rows, way ", way, ", adding ", acc), []int{n, n, n, n, n}, []int{c, c, c, c, c, c}, func(s device.Stream, f, w []Array) {
+					BatchNormGrad(s, norm(f[2], f[3], w), [4]Array{f[0], w[4], w[5], f[1]}, acc, f[4], false)
+				}})
+			}
+			ops = append(ops, halfOp{fmt.Sprint("BatchNormGrad of rows over dy, way ", way), []int{n, n, n, n}, []int{c, c, c, c}, func(s device.Stream, f, w []Array) {
+				BatchNormGrad(s, norm(f[1], f[2], w), [4]Array{f[0], none, none, f[3]}, [4]bool{}, f[3], false)
+			}}, halfOp{fmt.Sprint("BatchNormGrad of rows alone, way ", way), []int{n, n, n}, []int{c, c, c, c}, func(s device.Stream, f, w []Array) {
+				BatchNormGrad(s, norm(f[0], f[1], w), [4]Array{f[2]}, [4]bool{}, f[2], true)
+			}})
+		}
+	}
+	return ops
 }
 
 // alike compares arrays of one type, relative to their greatest element: they

@@ -108,6 +108,11 @@ func halfOps(mem *keeper) []halfOp {
 			b.X, b.Gamma, b.Beta, b.Mean, b.RStd = f[1], f[2], f[3], w[0], w[1]
 			BatchNormApply(s, b, f[0])
 		}},
+		{"BatchNormApply with ReLU", []int{1155, 1155, 5, 5, 1155}, []int{5, 5}, func(s device.Stream, f, w []Array) {
+			b := norm
+			b.X, b.Gamma, b.Beta, b.Residual, b.Mean, b.RStd, b.Relu = f[1], f[2], f[3], f[4], w[0], w[1], true
+			BatchNormApply(s, b, f[0])
+		}},
 	}
 	for op := Neg; op < unaryOps; op++ {
 		ops = append(ops, halfOp{fmt.Sprint("Unary ", op), []int{n, n}, nil, func(s device.Stream, f, _ []Array) { Unary(s, op, n, f[0], f[1]) }})
@@ -129,7 +134,12 @@ func halfOps(mem *keeper) []halfOp {
 			{"BatchNormGrad", []int{1155, 5, 5, 1155, 1155, 5}, []int{5, 5}, func(s device.Stream, f, w []Array) {
 				b := norm
 				b.X, b.Gamma, b.Mean, b.RStd = f[4], f[5], w[0], w[1]
-				BatchNormGrad(s, b, f[0], f[1], f[2], f[3], false, acc, acc, acc)
+				BatchNormGrad(s, b, [4]Array{f[0], f[1], f[2]}, [4]bool{acc, acc, acc}, f[3], false)
+			}},
+			{"BatchNormGrad with ReLU", []int{1155, 1155, 1155, 1155, 5, 5, 1155}, []int{5, 5}, func(s device.Stream, f, w []Array) {
+				b := norm
+				b.X, b.Residual, b.Gamma, b.Beta, b.Mean, b.RStd, b.Relu = f[2], f[3], f[4], f[5], w[0], w[1], true
+				BatchNormGrad(s, b, [4]Array{f[0], none, none, f[1]}, [4]bool{acc, false, false, !acc}, f[6], false)
 			}},
 			{"MaxPoolGrad", []int{315, 60, 315}, nil, func(s device.Stream, f, _ []Array) {
 				b := pool

@@ -76,7 +76,7 @@ func TestQueueingAllocatesNothing(t *testing.T) {
 		"ConvGradWeight":   func() { ConvGradWeight(s, someConv, p, q, true) },
 		"BatchNormStats":   func() { BatchNormStats(s, someNorm, p, p, 0.1, 1e-5) },
 		"BatchNormApply":   func() { BatchNormApply(s, someNorm, p) },
-		"BatchNormGrad":    func() { BatchNormGrad(s, someNorm, p, p, p, q, false, true, false, true) },
+		"BatchNormGrad":    func() { BatchNormGrad(s, someNorm, [4]Array{p, p, p, p}, [4]bool{true, false, true}, q, false) },
 		"InverseDeviation": func() { InverseDeviation(s, 5, p, q, 1e-5) },
 		"MaxPool":          func() { MaxPool(s, somePool) },
 		"MaxPoolGrad":      func() { MaxPoolGrad(s, somePool, p, q, true) },

@@ -21,7 +21,7 @@ for source in *.cu; do
 	# rounding to bfloat16 takes most of a kernel's time.
 	case $name in
 	*_half) compile "$source" 80 "$name" ;;
-	elementwise | rows) compile "$source" 70 "$name" && compile "$source" 80 "${name}_80" ;;
+	channels | elementwise | rows) compile "$source" 70 "$name" && compile "$source" 80 "${name}_80" ;;
 	*) compile "$source" 70 "$name" ;;
 	esac
 done

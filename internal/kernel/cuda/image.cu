@@ -133,23 +133,45 @@ KERNEL(512) batch_norm_stats(Launch l) {
 	*runVar += l.f[0] * (square / (ch.count > 1 ? ch.count - 1 : 1) - *runVar);
 }
 
+// A Line gives z of a channel, in one expression, so that it is the same bits
+// wherever it is computed. ptr[10] is the residual.
+struct Line {
+	Array x, residual;
+	float mean, rstd, gamma, beta;
+
+	DEV Line(const Launch &l, i64 c)
+		: x(l, 0), residual(l, 10), mean(at<float>(l.ptr[1])[c]), rstd(at<float>(l.ptr[2])[c]), gamma(Array(l, 3).get(c)),
+		  beta(l.ptr[4] ? Array(l, 4).get(c) : 0) {}
+
+	DEV float hat(i64 i) const { return (x.get(i) - mean) * rstd; }
+	DEV float z(i64 i) const { return fma(hat(i), gamma, beta) + (residual.given() ? residual.get(i) : 0); }
+};
+
+// batch_norm_apply: n[9] says ReLU.
 KERNEL(512) batch_norm_apply(Launch l) {
 	Channel ch(l);
-	Array x(l, 0), y(l, 5);
-	float mean = at<float>(l.ptr[1])[ch.c], rstd = at<float>(l.ptr[2])[ch.c], gamma = Array(l, 3).get(ch.c), beta = Array(l, 4).get(ch.c);
-	ch.each([&](i64 i) { y.set(i, fma((x.get(i) - mean) * rstd, gamma, beta)); });
+	Array y(l, 5);
+	Line line(l, ch.c);
+	ch.each([&](i64 i) {
+		float z = line.z(i);
+		y.set(i, l.n[9] && z <= 0 ? 0 : z); // NaN stays
+	});
 }
 
-// batch_norm_grad: ptr[5] … ptr[8] are dx, dgamma, dbeta and dy.
+// batch_norm_grad: ptr[5] … ptr[8] are dx, dgamma, dbeta and dy, and ptr[11] the
+// residual's gradient, which is added to by n[10], or by n[11] can be read as g.
 KERNEL(512) batch_norm_grad(Launch l) {
 	SHARED float room[32];
 	Channel ch(l);
-	Array x(l, 0), dx(l, 5), dy(l, 8);
-	float mean = at<float>(l.ptr[1])[ch.c], rstd = at<float>(l.ptr[2])[ch.c], gamma = Array(l, 3).get(ch.c), sum = 0, sumX = 0;
+	Array dx(l, 5), dy(l, 8), dresidual(l, 11);
+	Line line(l, ch.c);
+	float sum = 0, sumX = 0;
+	auto masked = [&](i64 i) { return l.n[9] && !(line.z(i) > 0) ? 0 : dy.get(i); };
 	ch.each([&](i64 i) {
-		float g = dy.get(i);
+		float g = masked(i);
 		sum += g;
-		sumX = fma(g, (x.get(i) - mean) * rstd, sumX);
+		sumX = fma(g, line.hat(i), sumX);
+		if (dresidual.given()) dresidual.put(i, g, l.n[10]);
 	});
 	sum = blockSum(sum, room), sumX = blockSum(sumX, room);
 	if (threadX() == 0) {
@@ -158,7 +180,10 @@ KERNEL(512) batch_norm_grad(Launch l) {
 	}
 	if (!dx.given()) return;
 	float share = l.n[3] ? 0 : 1.0f / ch.count;
-	ch.each([&](i64 i) { dx.put(i, gamma * rstd * (dy.get(i) - sum * share - (x.get(i) - mean) * rstd * sumX * share), l.n[4]); });
+	ch.each([&](i64 i) {
+		float g = l.n[11] ? dresidual.get(i) : masked(i);
+		dx.put(i, line.gamma * line.rstd * (g - sum * share - line.hat(i) * sumX * share), l.n[4]);
+	});
 }
 
 KERNEL(256) inverse_deviation(Launch l) {
@@ -198,49 +223,92 @@ struct Side {
 	DEV bool covers(int o, int x) const { return x >= lo(o) && x < hi(o); }
 };
 
-// A Place is a pixel of a plane in one channel: number i of [planes, sides,
-// channels]. plane is where the channel's elements of X begin, which are
+// Number is the type in which packs of W elements are counted: whole packs are
+// fewer than 2³².
+template <int W> struct Number {
+	typedef u32 type;
+};
+template <> struct Number<1> {
+	typedef i64 type;
+};
+
+// A Place is W channels of a pixel of a plane: pack number i of [planes, sides,
+// channels]. plane is where the channels' elements of X begin, which are
 // channels apart.
-struct Place {
+template <int W> struct Place {
 	int h, w;
 	i64 number, plane, channels, channel;
 
-	DEV Place(const Launch &l, i64 i, int high, int wide) : channels(l.n[12]) {
-		channel = i % channels, i /= channels;
+	DEV Place(const Launch &l, typename Number<W>::type i, int high, int wide) : channels(l.n[12]) {
+		typename Number<W>::type packs = channels / W;
+		channel = (i64)(i % packs) * W, i /= packs;
 		w = (int)(i % wide), h = (int)(i / wide % high);
 		number = i / wide / high;
 		plane = number * l.n[1] * l.n[2] * channels + channel;
 	}
 	DEV i64 at(int place) const { return plane + place * channels; }
+	// window is where the channels' elements of a window lie in Y.
+	DEV i64 window(const Side &down, const Side &across, int oy, int ox) const {
+		return ((number * down.windows + oy) * across.windows + ox) * channels + channel;
+	}
 };
 
-// greatestOf is the place in a plane of the first greatest element of a window;
-// NaN is the greatest.
-DEV int greatestOf(const Array &x, const Place &p, const Side &down, const Side &across, int oy, int ox) {
-	int place = down.lo(oy) * across.size + across.lo(ox);
-	float most = x.get(p.at(place));
-	for (int h = down.lo(oy); h < down.hi(oy); h++)
-		for (int w = across.lo(ox); w < across.hi(ox); w++) {
-			float v = x.get(p.at(h * across.size + w));
-			if (v > most || v != v) most = v, place = h * across.size + w;
-		}
-	return place;
+// everyPlace calls f<W> for the number of every pack of n elements: 8 of them by
+// n[13], or 1.
+template <class F> DEV void everyPlace(const Launch &l, i64 n, F f) {
+	if (l.n[13])
+		every<1>(n / 8, false, [&]<int K>(i64 i) { f.template operator()<8>(i); });
+	else
+		every<1>(n, false, [&]<int K>(i64 i) { f.template operator()<1>(i); });
+}
+
+// Greatest is the first greatest element of a window in each of W channels, and
+// its place in the plane; NaN is the greatest.
+template <int W> struct Greatest {
+	Pack<float, W> most;
+	Pack<int, W> place;
+
+	template <class A> DEV Greatest(const A &x, const Place<W> &p, const Side &down, const Side &across, int oy, int ox) {
+		int first = down.lo(oy) * across.size + across.lo(ox);
+		most = x.template load<W>(p.at(first));
+	UNROLL
+		for (int k = 0; k < W; k++) place.v[k] = first;
+		for (int h = down.lo(oy); h < down.hi(oy); h++)
+			for (int w = across.lo(ox); w < across.hi(ox); w++) {
+				Pack<float, W> v = x.template load<W>(p.at(h * across.size + w));
+			UNROLL
+				for (int k = 0; k < W; k++)
+					if (v.v[k] > most.v[k] || v.v[k] != v.v[k]) most.v[k] = v.v[k], place.v[k] = h * across.size + w;
+			}
+	}
+};
+
+// eachGreatest calls f(i, greatest) for every window, whose elements in Y are
+// those from i on.
+template <class A, class F> DEV void eachGreatest(const Launch &l, const A &x, F f) {
+	Side down(l, 0), across(l, 1);
+	everyPlace(l, l.n[0] * down.windows * across.windows * l.n[12], [&]<int W>(i64 i) {
+		Place<W> p(l, i, down.windows, across.windows);
+		f(i * W, Greatest<W>(x, p, down, across, p.h, p.w));
+	});
+}
+
+template <class A> DEV void maxPool(const Launch &l, const A &x) {
+	Array y(l, 1);
+	eachGreatest(l, x, [&]<int W>(i64 i, const Greatest<W> &g) { y.store<W>(i, g.most); });
 }
 
 KERNEL(256) max_pool(Launch l) {
-	Side down(l, 0), across(l, 1);
-	Array x(l, 0), y(l, 1);
-	every<1>(l.n[0] * down.windows * across.windows * l.n[12], false, [&]<int K>(i64 i) {
-		Place p(l, i, down.windows, across.windows);
-		y.set(i, x.get(p.at(greatestOf(x, p, down, across, p.h, p.w))));
-	});
+	Array x(l, 0);
+	if (x.type == BF16) return maxPool(l, x.as<BF16>());
+	maxPool(l, x);
 }
 
 KERNEL(256) avg_pool(Launch l) {
 	Side down(l, 0), across(l, 1);
 	Array x(l, 0), y(l, 1);
 	every<1>(l.n[0] * down.windows * across.windows * l.n[12], false, [&]<int K>(i64 i) {
-		Place p(l, i, down.windows, across.windows);
+		Place<1> p(l, i, down.windows, across.windows);
 		float sum = 0;
 		for (int h = down.lo(p.h); h < down.hi(p.h); h++)
 			for (int w = across.lo(p.w); w < across.hi(p.w); w++) sum += x.get(p.at(h * across.size + w));
@@ -249,43 +317,54 @@ KERNEL(256) avg_pool(Launch l) {
 }
 
 // gradients: each element gathers from the windows that cover it. share(p, oy,
-// ox, g) is its part of a window's gradient.
+// ox, i, g) makes of a window's gradient, which is element i of dy, its part.
 template <class F> DEV void gather(const Launch &l, const Array &dx, const Array &dy, F share) {
 	Side down(l, 0), across(l, 1);
-	every<1>(l.n[0] * down.size * across.size * l.n[12], false, [&]<int K>(i64 i) {
-		Place p(l, i, down.size, across.size);
-		float sum = 0;
+	everyPlace(l, l.n[0] * down.size * across.size * l.n[12], [&]<int W>(i64 i) {
+		Place<W> p(l, i, down.size, across.size);
+		Pack<float, W> sum = {};
+		if (l.n[11]) sum = dx.load<W>(i * W);
 		for (int oy = down.from(p.h); oy < down.to(p.h); oy++)
-			for (int ox = across.from(p.w); ox < across.to(p.w); ox++)
-				if (down.covers(oy, p.h) && across.covers(ox, p.w))
-					sum += share(p, oy, ox, dy.get(((p.number * down.windows + oy) * across.windows + ox) * p.channels + p.channel));
-		dx.put(i, sum, l.n[11]);
+			for (int ox = across.from(p.w); ox < across.to(p.w); ox++) {
+				if (!down.covers(oy, p.h) || !across.covers(ox, p.w)) continue;
+				i64 window = p.window(down, across, oy, ox);
+				Pack<float, W> g = dy.load<W>(window);
+				share(p, oy, ox, window, g);
+			UNROLL
+				for (int k = 0; k < W; k++) sum.v[k] += g.v[k];
+			}
+		dx.store<W>(i * W, sum);
 	});
 }
 
 // max_pool_places finds the places of the greatest elements of all windows,
 // in the plane, for the gradient: ptr[3] has four bytes for each.
+template <class A> DEV void maxPoolPlaces(const Launch &l, const A &x) {
+	eachGreatest(l, x, [&]<int W>(i64 i, const Greatest<W> &g) { store<W>(at<int>(l.ptr[3]) + i, g.place); });
+}
+
 KERNEL(256) max_pool_places(Launch l) {
-	Side down(l, 0), across(l, 1);
 	Array x(l, 0);
-	every<1>(l.n[0] * down.windows * across.windows * l.n[12], false, [&]<int K>(i64 i) {
-		Place p(l, i, down.windows, across.windows);
-		at<int>(l.ptr[3])[i] = greatestOf(x, p, down, across, p.h, p.w);
-	});
+	if (x.type == BF16) return maxPoolPlaces(l, x.as<BF16>());
+	maxPoolPlaces(l, x);
 }
 
 // max_pool_grad looks for them itself where ptr[3] is 0.
 KERNEL(256) max_pool_grad(Launch l) {
 	Side down(l, 0), across(l, 1);
 	Array x(l, 0);
-	gather(l, Array(l, 1), Array(l, 2), [&](const Place &p, int oy, int ox, float g) {
-		i64 window = ((p.number * down.windows + oy) * across.windows + ox) * p.channels + p.channel;
-		int place = l.ptr[3] ? at<int>(l.ptr[3])[window] : greatestOf(x, p, down, across, oy, ox);
-		return place == p.h * across.size + p.w ? g : 0;
+	gather(l, Array(l, 1), Array(l, 2), [&]<int W>(const Place<W> &p, int oy, int ox, i64 window, Pack<float, W> &g) {
+		Pack<int, W> place = l.ptr[3] ? load<W>(at<int>(l.ptr[3]) + window) : Greatest<W>(x, p, down, across, oy, ox).place;
+	UNROLL
+		for (int k = 0; k < W; k++)
+			if (place.v[k] != p.h * across.size + p.w) g.v[k] = 0;
 	});
 }
 
 KERNEL(256) avg_pool_grad(Launch l) {
 	Side down(l, 0), across(l, 1);
-	gather(l, Array(l, 0), Array(l, 1), [&](const Place &, int oy, int ox, float g) { return g / (float)(down.count(oy) * across.count(ox)); });
+	gather(l, Array(l, 0), Array(l, 1), [&]<int W>(const Place<W> &, int oy, int ox, i64, Pack<float, W> &g) {
+	UNROLL
+		for (int k = 0; k < W; k++) g.v[k] /= (float)(down.count(oy) * across.count(ox));
+	});
 }
