@@ -44,14 +44,8 @@ const (
 // for Batch×Heads heads of T queries and S keys of D elements. Q, K, V and O
 // are the strides of operands and of their gradients, in elements, for the
 // batch, the head and the row. With Causal, T is S. With Masked, numbers of
-// float32, [Batch, S], are added to the scores. With Dropout, what is kept of
-// the probabilities is asked from a Keep.
+// float32, [Batch, S], are added to the scores.
 type Attention = cuda.Attention
-
-// Keep queues the writing of ones and zeros of attention's type, dense [T, S]
-// for each of so many heads, counted over the batch, from one on: what dropout
-// keeps and what not.
-type Keep func(at Ptr, head, heads int)
 
 // cudaDNN keeps a plan for each convolution and attention that was asked for.
 type cudaDNN struct {
@@ -265,7 +259,7 @@ const (
 	attentionOperands = "QKVOlm"
 	gradientOperands  = "QKVOlOQKVlm"
 
-	mostOperands = len(gradientOperands) + 1 // with what is kept
+	mostOperands = len(gradientOperands)
 )
 
 // Attention queues attention by cuDNN on elements of a 16-bit type, in parts of
@@ -274,21 +268,21 @@ const (
 // sums, the operands between. It says false, and does nothing, where the
 // library is missing or can't do it. Addresses and strides are multiples of 16
 // bytes.
-func (q *CUDAQueue) Attention(a Attention, kind DType, keep Keep, operands ...Ptr) bool {
+func (q *CUDAQueue) Attention(a Attention, kind DType, operands ...Ptr) bool {
 	b := &q.stream.device.dnn
-	return q.attend(&b.attentions, &a, kind, keep, attentionOperands, operands)
+	return q.attend(&b.attentions, &a, kind, attentionOperands, operands)
 }
 
 // AttentionGrad queues the gradient of attention as Attention does: the
 // operands are Q, K, V, O, the logarithms of the rows' sums, the gradient of O,
 // those of Q, K and V, which it computes, room for a float32 for each query,
 // and the mask where there is one.
-func (q *CUDAQueue) AttentionGrad(a Attention, kind DType, keep Keep, operands ...Ptr) bool {
+func (q *CUDAQueue) AttentionGrad(a Attention, kind DType, operands ...Ptr) bool {
 	b := &q.stream.device.dnn
-	return q.attend(&b.gradients, &a, kind, keep, gradientOperands, operands)
+	return q.attend(&b.gradients, &a, kind, gradientOperands, operands)
 }
 
-func (q *CUDAQueue) attend(plans *dnnPlans[Attention], a *Attention, kind DType, keep Keep, what string, operands []Ptr) bool {
+func (q *CUDAQueue) attend(plans *dnnPlans[Attention], a *Attention, kind DType, what string, operands []Ptr) bool {
 	b := &q.stream.device.dnn
 	if !b.attends {
 		return false
@@ -299,15 +293,7 @@ func (q *CUDAQueue) attend(plans *dnnPlans[Attention], a *Attention, kind DType,
 	key.Type = dnnTypes[kind]
 	get := func(batch, heads int) dnnPlan {
 		key.Batch, key.Heads = batch, heads
-		kept := keptBytes(&key)
-		if kept > b.workspace {
-			return dnnPlan{need: kept}
-		}
-		found := plans.get(&key, b.workspace-kept)
-		if found.need > 0 {
-			found.need += kept
-		}
-		return found
+		return plans.get(&key, b.workspace)
 	}
 	batch, heads := share(a.Batch, b.workspace, func(n int) dnnPlan { return get(n, a.Heads) }), a.Heads
 	if batch == 0 { // not even one of the batch at once
@@ -324,24 +310,10 @@ func (q *CUDAQueue) attend(plans *dnnPlans[Attention], a *Attention, kind DType,
 				byBatch, byHead := attentionSteps(a, what[k])
 				at[k] = cuda.Ptr(p) + cuda.Ptr(i*byBatch+j*byHead)
 			}
-			n, work := len(operands), q.Workspace(b.workspace)
-			if kept := keptBytes(&key); kept > 0 { // at the workspace's end
-				at[n] = cuda.Ptr(work) + cuda.Ptr(b.workspace-kept+511)&^511
-				keep(Ptr(at[n]), i*a.Heads+j, key.Batch*key.Heads)
-				n++
-			}
-			q.stream.keep(plan.Run(q.stream.handle, cuda.Ptr(work), at[:n]...))
+			q.stream.keep(plan.Run(q.stream.handle, cuda.Ptr(q.Workspace(b.workspace)), at[:len(operands)]...))
 		}
 	}
 	return true
-}
-
-// keptBytes are those of what dropout keeps.
-func keptBytes(a *Attention) int {
-	if a.Dropout == 0 {
-		return 0
-	}
-	return 2*a.Batch*a.Heads*a.T*a.S + 511
 }
 
 // attentionSteps are the bytes of an operand from one of the batch to the next,

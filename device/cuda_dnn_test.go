@@ -222,7 +222,7 @@ func TestAttentionParts(t *testing.T) {
 	}{{12000, 4, 3, 1}, {11999, 2, 3, 2}, {3000, 1, 3, 4}, {2000, 1, 2, 8}, {1000, 1, 1, 12}, {999, 0, 0, 0}} {
 		f := &fakeDNN{version: OldestDNNAttention, need: func(size []int64) int { return 1000 * int(size[0]*size[1]) }}
 		onDNN(t, f, test.room, func(q *CUDAQueue) {
-			if did := q.AttentionGrad(a, BFloat16, nil, 1<<20, 2<<20, 3<<20, 4<<20, 5<<20, 6<<20, 7<<20, 8<<20, 9<<20, 10<<20, 11<<20); did != (test.runs > 0) {
+			if did := q.AttentionGrad(a, BFloat16, 1<<20, 2<<20, 3<<20, 4<<20, 5<<20, 6<<20, 7<<20, 8<<20, 9<<20, 10<<20, 11<<20); did != (test.runs > 0) {
 				t.Errorf("in %d bytes: %v", test.room, did)
 			}
 		})
@@ -246,43 +246,11 @@ func TestAttentionParts(t *testing.T) {
 	}
 }
 
-// TestKeptParts: what dropout keeps is written before each part, for its heads,
-// to where the engine does not work.
-func TestKeptParts(t *testing.T) {
-	a := Attention{Batch: 4, Heads: 3, T: 100, S: 50, D: 8, Dropout: 0.5, Q: [3]int{1, 1, 1}, K: [3]int{1, 1, 1}, V: [3]int{1, 1, 1}, O: [3]int{1, 1, 1}}
-	const each = 2*100*50 + 1000 // bytes for a head
-	for room, want := range map[uint64][][2]int{12*each + 511: {{0, 12}}, 7*each + 511: {{0, 6}, {6, 6}}, 2*each + 511: {{0, 2}, {2, 1}, {3, 2}, {5, 1}, {6, 2}, {8, 1}, {9, 2}, {11, 1}}, each: nil} {
-		f := &fakeDNN{version: OldestDNNAttention, need: func(size []int64) int { return 1000 * int(size[0]*size[1]) }}
-		var got [][2]int
-		var at []Ptr
-		onDNN(t, f, room, func(q *CUDAQueue) {
-			work := q.Workspace(0)
-			did := q.Attention(a, BFloat16, func(to Ptr, head, heads int) {
-				got, at = append(got, [2]int{head, heads}), append(at, to)
-				if to%512 != 0 || to < work+Ptr(1000*heads) || to+Ptr(2*100*50*heads) > work+Ptr(room) {
-					t.Errorf("in %d bytes from %#x: %d heads are written to %#x", room, work, heads, to)
-				}
-			}, 1, 2, 3, 4, 5)
-			if did != (want != nil) {
-				t.Errorf("in %d bytes: %v", room, did)
-			}
-		})
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("in %d bytes: heads %v, want %v", room, got, want)
-		}
-		for i, r := range f.runs {
-			if r.at[5] != at[i] {
-				t.Errorf("in %d bytes: run %d reads %#x, which was written to %#x", room, i, r.at[5], at[i])
-			}
-		}
-	}
-}
-
 // TestOldAttention: an old library's attention is not used.
 func TestOldAttention(t *testing.T) {
 	f := &fakeDNN{version: OldestDNNAttention - 1, need: images(0)}
 	onDNN(t, f, 1<<20, func(q *CUDAQueue) {
-		if q.Attention(Attention{Batch: 1, Heads: 1, T: 64, S: 64, D: 64}, BFloat16, nil, 1, 2, 3, 4, 5) {
+		if q.Attention(Attention{Batch: 1, Heads: 1, T: 64, S: 64, D: 64}, BFloat16, 1, 2, 3, 4, 5) {
 			t.Error("it is used")
 		}
 	})

@@ -79,9 +79,8 @@ func (d *DNN) convolution(c *Convolution) *graph {
 // for the batch, the head and the row.
 type Attention struct {
 	Batch, Heads, T, S, D int
-	Causal                bool    // query t sees keys 0 … t; T is S
-	Masked                bool    // a bias of type float32, [Batch, S], is added to the scores
-	Dropout               float32 // if not 0, zeros and ones of Type, dense [Batch, Heads, T, S], say what is kept
+	Causal                bool // query t sees keys 0 … t; T is S
+	Masked                bool // a bias of type float32, [Batch, S], is added to the scores
 	Scale                 float32
 	Type                  int
 	Q, K, V, O            [3]int // strides, also of the gradients
@@ -92,8 +91,6 @@ type attentionGraph struct {
 	graph
 	*Attention
 	bias   tensor
-	keep   tensor // what dropout keeps,
-	grow   tensor // and by how much it grows
 	q, kt  tensor
 	scale  tensor
 	lowest tensor
@@ -117,14 +114,10 @@ func (g *attentionGraph) each() tensor {
 	return g.operand(DNNFloat32, size, denseStrides(size), 4)
 }
 
-// lastOperands are those after the others: what is added and what is kept.
-func (g *attentionGraph) lastOperands() {
+// addBias makes what is added the next operand.
+func (g *attentionGraph) addBias() {
 	if g.Masked { // with size 1 in place of T, the gradient would be wrong
 		g.bias = g.operand(DNNFloat32, []int{g.Batch, 1, g.T, g.S}, []int{g.S, g.S, 0, 1}, 4)
-	}
-	if g.Dropout != 0 {
-		size := []int{g.Batch, g.Heads, g.T, g.S}
-		g.keep = g.operand(g.Type, size, denseStrides(size), alignAttention)
 	}
 }
 
@@ -134,25 +127,6 @@ func (g *attentionGraph) numbers() {
 	if g.Causal {
 		g.lowest = g.scalar(-0x1.fffffep127)
 	}
-	if g.Dropout != 0 {
-		g.grow = g.scalar(1 / (1 - g.Dropout))
-	}
-}
-
-// dropped is what dropout leaves of probabilities or, before they grow, of
-// their gradients.
-func (g *attentionGraph) dropped(x tensor) tensor {
-	if g.Dropout == 0 {
-		return x
-	}
-	return g.pointwise(mulMode, g.square(DNNFloat32), x, g.keep)
-}
-
-func (g *attentionGraph) grown(x tensor) tensor {
-	if g.Dropout == 0 {
-		return x
-	}
-	return g.pointwise(mulMode, g.square(DNNFloat32), x, g.grow)
 }
 
 // square is a virtual tensor of the scores' size, one that of a number a query.
@@ -182,31 +156,26 @@ func (g *attentionGraph) causal(s tensor) tensor {
 
 // PlanAttention chooses an engine that needs at most workspace bytes. Run
 // takes Q, K, V, O, the logarithms of the rows' sums [Batch, Heads, T], and the
-// bias and what is kept where there are such. Close the plan.
+// bias where there is one. Close the plan.
 func (d *DNN) PlanAttention(a *Attention, workspace int) (*DNNPlan, error) {
 	g := &attentionGraph{graph: graph{dnn: d}, Attention: a}
 	g.q, g.kt = g.rows(a.T, a.Q), g.turned(a.S, a.K)
 	v, o, lse := g.rows(a.S, a.V), g.rows(a.T, a.O), g.each()
-	g.lastOperands()
+	g.addBias()
 	g.numbers()
 	s := g.causal(g.scores())
 	most := g.reduce(maxReduction, g.one(), s)
 	e := g.pointwise(expMode, g.square(DNNFloat32), g.pointwise(subMode, g.square(DNNFloat32), s, most))
 	sum := g.reduce(sumReduction, g.one(), e)
 	g.pointwise(addMode, lse, most, g.pointwise(logMode, g.one(), sum))
-	if a.Dropout == 0 {
-		g.matmul(o, g.pointwise(divMode, g.square(a.Type), e, sum), v)
-	} else {
-		p := g.grown(g.pointwise(divMode, g.square(DNNFloat32), e, sum))
-		g.matmul(o, g.pointwise(mulMode, g.square(a.Type), p, g.keep), v)
-	}
+	g.matmul(o, g.pointwise(divMode, g.square(a.Type), e, sum), v)
 	return g.finish(workspace, fast)
 }
 
 // PlanAttentionGrad chooses an engine that needs at most workspace bytes. Run
 // takes Q, K, V, O, the logarithms of the rows' sums, the gradients of O, Q, K
-// and V, a float32 for each query that it sets to (1 − Dropout)·Σ dO·O, and
-// the bias and what is kept where there are such. The engine keeps the gradients of the scores in the workspace,
+// and V, a float32 for each query that it sets to Σ dO·O, and the bias where
+// there is one. The engine keeps the gradients of the scores in the workspace,
 // since adding up those of the queries as they come is done in any order.
 // Close the plan.
 func (d *DNN) PlanAttentionGrad(a *Attention, workspace int) (*DNNPlan, error) {
@@ -214,18 +183,17 @@ func (d *DNN) PlanAttentionGrad(a *Attention, workspace int) (*DNNPlan, error) {
 	g.q, g.kt = g.rows(a.T, a.Q), g.turned(a.S, a.K)
 	vt, o, lse := g.turned(a.S, a.V), g.rows(a.T, a.O), g.each()
 	do, dq, dk, dv, delta := g.rows(a.T, a.O), g.rows(a.T, a.Q), g.rows(a.S, a.K), g.rows(a.S, a.V), g.each()
-	g.lastOperands()
+	g.addBias()
 	g.numbers()
-	unit := g.scalar(1 - a.Dropout)
+	unit := g.scalar(1) // the graph that was tried has a factor here
 	product := g.pointwise(mulMode, g.virtual(DNNFloat32, a.Batch, a.Heads, a.T, a.D), do, o)
 	g.pointwise(mulMode, delta, g.reduce(sumReduction, g.one(), product), unit)
 
 	s := g.pointwise(subMode, g.square(DNNFloat32), g.scores(), lse)
 	p := g.pointwise(expMode, g.square(DNNFloat32), g.causal(s))
-	g.matmul(dv, g.transpose(g.grown(g.dropped(p))), do)
-	dp := g.dropped(g.matmul(g.square(DNNFloat32), do, vt))
-	dp = g.pointwise(subMode, g.square(DNNFloat32), dp, delta)
-	ds := g.grown(g.pointwise(mulMode, g.square(DNNFloat32), dp, p))
+	g.matmul(dv, g.transpose(p), do)
+	dp := g.pointwise(subMode, g.square(DNNFloat32), g.matmul(g.square(DNNFloat32), do, vt), delta)
+	ds := g.pointwise(mulMode, g.square(DNNFloat32), dp, p)
 	ds = g.pointwise(mulMode, g.square(DNNFloat32), ds, g.scale)
 	g.matmul(dk, g.transpose(ds), g.q)
 	k := g.reshape(g.tensor(a.Type, []int{a.Batch, a.Heads, a.S, a.D}, []int{a.K[0], a.K[1], a.K[2], 1}, alignAttention, one(907, booleanType, 1)), g.kt)

@@ -63,7 +63,6 @@ func TestAttentionGraphs(t *testing.T) {
 		{Batch: 1, Heads: 2, T: 4, S: 4, D: 3, Scale: 0.5, Causal: true},
 		{Batch: 2, Heads: 1, T: 3, S: 5, D: 2, Scale: 0.5, Masked: true},
 		{Batch: 2, Heads: 2, T: 4, S: 4, D: 3, Scale: 1, Causal: true, Masked: true},
-		{Batch: 2, Heads: 2, T: 3, S: 4, D: 3, Scale: 0.8, Masked: true, Dropout: 0.25},
 	} {
 		t.Run(fmt.Sprintf("%+v", a), func(t *testing.T) { checkAttentionGraphs(t, r, a) })
 	}
@@ -85,17 +84,10 @@ func checkAttentionGraphs(t *testing.T, r *rand.Rand, a Attention) {
 		bias = normals(r, len(bias))
 		forward, grad = append(forward, bias.ptr()), append(grad, bias.ptr())
 	}
-	keep := normals(r, a.Batch*a.Heads*a.T*a.S)
-	for i, v := range keep {
-		keep[i] = float32(bit(v > -0.5 || a.Dropout == 0))
-	}
-	if a.Dropout != 0 {
-		forward, grad = append(forward, keep.ptr()), append(grad, keep.ptr())
-	}
 	d := openFakeDNN(t, newFakeDNN(fakeEngine{notes: []int32{noteTensorCore}}))
 	run(t, d.PlanAttention, &a, forward)
 	run(t, d.PlanAttentionGrad, &a, grad)
-	want := attentionByDefinition(&a, q, k, v, do, bias, keep)
+	want := attentionByDefinition(&a, q, k, v, do, bias)
 	for i, x := range []struct {
 		name string
 		got  floats
@@ -115,8 +107,8 @@ func run[T any](t *testing.T, plan func(*T, int) (*DNNPlan, error), shape *T, op
 	}
 }
 
-// attentionByDefinition gives O, LSE, dQ, dK, dV and (1 − Dropout)·Σ dO·O.
-func attentionByDefinition(a *Attention, q, k, v, do, bias, keep floats) (r [6][]float64) {
+// attentionByDefinition gives O, LSE, dQ, dK, dV and Σ dO·O.
+func attentionByDefinition(a *Attention, q, k, v, do, bias floats) (r [6][]float64) {
 	for i, n := range []int{len(q), a.Batch * a.Heads * a.T, len(q), len(k), len(k), a.Batch * a.Heads * a.T} {
 		r[i] = make([]float64, n)
 	}
@@ -136,22 +128,21 @@ func attentionByDefinition(a *Attention, q, k, v, do, bias, keep floats) (r [6][
 				p[s] = math.Exp(score)
 				sum += p[s]
 			}
-			factor := func(s int) float64 { return float64(keep[(head*a.T+t)*a.S+s]) / (1 - float64(a.Dropout)) }
 			for s := range p {
 				p[s] /= sum
 				for d := range a.D {
-					r[0][at(a.O, t, d)] += factor(s) * p[s] * float64(v[at(a.V, s, d)])
-					delta += factor(s) * p[s] * float64(v[at(a.V, s, d)]) * float64(do[at(a.O, t, d)])
+					r[0][at(a.O, t, d)] += p[s] * float64(v[at(a.V, s, d)])
+					delta += p[s] * float64(v[at(a.V, s, d)]) * float64(do[at(a.O, t, d)])
 				}
 			}
-			r[1][head*a.T+t], r[5][head*a.T+t] = math.Log(sum), delta*(1-float64(a.Dropout))
+			r[1][head*a.T+t], r[5][head*a.T+t] = math.Log(sum), delta
 			for s := range p {
 				dp := 0.0
 				for d := range a.D {
 					dp += float64(do[at(a.O, t, d)]) * float64(v[at(a.V, s, d)])
-					r[4][at(a.V, s, d)] += factor(s) * p[s] * float64(do[at(a.O, t, d)])
+					r[4][at(a.V, s, d)] += p[s] * float64(do[at(a.O, t, d)])
 				}
-				ds := p[s] * (factor(s)*dp - delta) * float64(a.Scale)
+				ds := p[s] * (dp - delta) * float64(a.Scale)
 				for d := range a.D {
 					r[2][at(a.Q, t, d)] += ds * float64(k[at(a.K, s, d)])
 					r[3][at(a.K, s, d)] += ds * float64(q[at(a.Q, t, d)])

@@ -6,23 +6,24 @@ import (
 	"github.com/headroom-go/headroom/device"
 )
 
-// Attention on 16-bit operands is cuDNN's. Beside it are two
-// sets of functions: those of cuda/attention.cu take all operands; those of
-// cuda/attention_half.cu are for 16-bit ones and use tensor cores. Each has
-// shapes, by the greatest length of a head's rows.
+// Attention on 16-bit operands is cuDNN's, but for dropout, with which our own is
+// faster. Beside it are two sets of functions: those of cuda/attention.cu take
+// all operands; those of cuda/attention_half.cu are for 16-bit ones and use
+// tensor cores. Each has shapes, by the greatest length of a head's rows.
 
 func cudaAttention(l *device.Launch, q *device.CUDAQueue) {
 	a := loadAttention(l)
 	if a.fused(l, q, nil) {
 		return
 	}
-	heads := a.Batch * a.Heads
 	if s := a.halfShape(q, a.Q, a.K, a.V, a.O); s != nil {
-		q.Run(attentionHalfCode, s.forward, s.grid(a.T, heads, s.keys, false), l)
+		a.byHeads(l, q, false, func(heads int) {
+			s.forward.run(l, q, a.T, heads, 1, s.d)
+		})
 		return
 	}
 	s := cudaAttentionShape(a.D)
-	q.Run(attentionCode, s.forward, s.grid(a.T, heads, 2), l)
+	q.Run(attentionCode, s.forward, s.grid(a.T, a.Batch*a.Heads, 2), l)
 }
 
 // cudaAttentionGrad computes scores twice, for the gradients of queries and for
@@ -35,8 +36,10 @@ func cudaAttentionGrad(l *device.Launch, q *device.CUDAQueue) {
 	heads := a.Batch * a.Heads
 	q.Run(attentionCode, "attention_delta", device.Grid{X: blocks(a.T, threads/32), Y: heads, Block: threads}, l)
 	if s := a.halfShape(q, a.Q, a.K, a.V, g.DO, g.DQ, g.DK, g.DV); s != nil {
-		q.Run(attentionHalfCode, s.gradQ, s.grid(a.T, heads, s.gradKeys, true), l)
-		q.Run(attentionHalfCode, s.gradKV, s.grid(a.S, heads, s.gradKeys, true), l)
+		a.byHeads(l, q, true, func(heads int) {
+			s.gradQ.run(l, q, a.T, heads, 2, s.d)
+			s.gradKV.run(l, q, a.S, heads, 2, s.d)
+		})
 		return
 	}
 	s := cudaAttentionShape(a.D)
@@ -44,41 +47,59 @@ func cudaAttentionGrad(l *device.Launch, q *device.CUDAQueue) {
 	q.Run(attentionCode, s.gradKV, s.grid(a.S, heads, 4), l)
 }
 
+// byHeads runs f for as many heads at a time as the workspace has room for what
+// dropout keeps of them, which it decides first.
+func (a *Attention) byHeads(l *device.Launch, q *device.CUDAQueue, grad bool, f func(heads int)) {
+	all := a.Batch * a.Heads
+	if a.Dropout == 0 {
+		f(all)
+		return
+	}
+	most := q.WorkspaceBytes() / a.keptBytes(grad)
+	for first := 0; first < all; first += most {
+		heads := min(most, all-first)
+		l.Int[21], l.Int[22], l.Int[23] = first, heads, flag(grad)
+		l.Ptr[11] = q.Workspace(heads * a.keptBytes(grad))
+		tiles := blocks(a.T, 32) * blocks(a.S, 64)
+		q.Run(attentionHalfCode, "dropout_bits", device.Grid{X: blocks(tiles, threads/32), Y: heads, Block: threads}, l)
+		f(heads)
+	}
+}
+
+// keptBytes are those of what dropout keeps of a head: a bit for each pair of a
+// query and a key, or with grad two.
+func (a *Attention) keptBytes(grad bool) int {
+	return 8*a.T*blocks(a.S, 64) + 4*flag(grad)*a.S*blocks(a.T, 32)
+}
+
 // fusedRows is the least number of queries, and of keys, for which it pays to
 // have a plan of cuDNN's.
 const fusedRows = 64
 
 // fused queues attention, or with g its gradient, by cuDNN. It says false, and
-// does nothing that matters, where that can't.
+// does nothing that matters, where that can't or would take longer.
 func (a *Attention) fused(l *device.Launch, q *device.CUDAQueue, g *AttentionGrads) bool {
 	masked := a.KeyMask.given()
-	if a.Dropout != 0 && a.S%8 != 0 || min(a.T, a.S) < fusedRows || a.Causal && (a.T != a.S || masked) || masked && a.Batch*a.S > maxCastBias ||
+	if a.Dropout != 0 || min(a.T, a.S) < fusedRows || a.Causal && (a.T != a.S || masked) || masked && a.Batch*a.S > maxCastBias ||
 		!a.packed(a.Q, a.K, a.V, a.O) || g != nil && (g.Accumulate || !a.packed(g.DO, g.DQ, g.DK, g.DV)) {
 		return false
 	}
 	shape := device.Attention{Batch: a.Batch, Heads: a.Heads, T: a.T, S: a.S, D: a.D, Causal: a.Causal, Masked: masked,
-		Dropout: a.Dropout, Scale: a.Scale, Q: a.QStride, K: a.KStride, V: a.VStride, O: a.OStride}
+		Scale: a.Scale, Q: a.QStride, K: a.KStride, V: a.VStride, O: a.OStride}
 	operands := []device.Ptr{a.Q.Ptr, a.K.Ptr, a.V.Ptr, a.O.Ptr, a.LSE.Ptr}
 	run := q.Attention
 	if g != nil {
 		operands = append(operands, g.DO.Ptr, g.DQ.Ptr, g.DK.Ptr, g.DV.Ptr, g.Delta.Ptr)
 		run = q.AttentionGrad
 	}
-	keep := func(at device.Ptr, head, heads int) {
-		kept := device.Launch{Kernel: l.Kernel}
-		kept.Ptr[0], kept.Type[0] = at, a.Q.Type
-		kept.Float[1], kept.Int[18], kept.Int[19] = a.Dropout, l.Int[18], l.Int[19]
-		kept.Int[0], kept.Int[1] = heads*a.T*a.S, head*a.T*a.S
-		q.Run(attentionCode, "attention_keep", sweep(kept.Int[0]), &kept)
-	}
 	if !masked {
-		return run(shape, a.Q.Type, keep, operands...)
+		return run(shape, a.Q.Type, operands...)
 	}
 	n := a.Batch * a.S
 	bias := *l
 	bias.Ptr[0] = q.Aside(4 * n)
 	q.Run(attentionCode, "attention_bias", sweep(n), &bias)
-	if !run(shape, a.Q.Type, keep, append(operands, bias.Ptr[0])...) {
+	if !run(shape, a.Q.Type, append(operands, bias.Ptr[0])...) {
 		return false
 	}
 	q.Run(attentionCode, "attention_blank", device.Grid{X: 1, Y: a.Batch * a.Heads, Block: threads}, l)
@@ -129,26 +150,33 @@ func (s *attentionShape) grid(n, heads, tiles int) device.Grid {
 }
 
 // attentionHalfShape are functions of cuda/attention_half.cu: the type of the
-// operands, the greatest length of a head's rows, and how many rows of the
-// other side are taken at a time.
+// operands, and the greatest length of a head's rows.
 type attentionHalfShape struct {
 	kind                   device.DType
-	d, keys, gradKeys      int
-	forward, gradQ, gradKV string
+	d                      int
+	forward, gradQ, gradKV halfFunction
+}
+
+// halfFunction is one of them: how many rows a block has, and how many of the
+// other side it takes at a time.
+type halfFunction struct {
+	name         string
+	rows, others int
 }
 
 var attentionHalfShapes = [...]attentionHalfShape{
-	{device.BFloat16, 64, 64, 64, "forward_64_bfloat16", "grad_q_64_bfloat16", "grad_kv_64_bfloat16"},
-	{device.BFloat16, 128, 64, 32, "forward_128_bfloat16", "grad_q_128_bfloat16", "grad_kv_128_bfloat16"},
-	{device.Float16, 64, 64, 64, "forward_64_float16", "grad_q_64_float16", "grad_kv_64_float16"},
-	{device.Float16, 128, 64, 32, "forward_128_float16", "grad_q_128_float16", "grad_kv_128_float16"},
+	{device.BFloat16, 64, halfFunction{"forward_64_bfloat16", 128, 64}, halfFunction{"grad_q_64_bfloat16", 64, 64}, halfFunction{"grad_kv_64_bfloat16", 64, 32}},
+	{device.BFloat16, 128, halfFunction{"forward_128_bfloat16", 64, 64}, halfFunction{"grad_q_128_bfloat16", 64, 32}, halfFunction{"grad_kv_128_bfloat16", 64, 32}},
+	{device.Float16, 64, halfFunction{"forward_64_float16", 128, 64}, halfFunction{"grad_q_64_float16", 64, 64}, halfFunction{"grad_kv_64_float16", 64, 32}},
+	{device.Float16, 128, halfFunction{"forward_128_float16", 64, 64}, halfFunction{"grad_q_128_float16", 64, 32}, halfFunction{"grad_kv_128_float16", 64, 32}},
 }
 
 // halfShape gives the functions for 16-bit operands, or nil where these or the
-// GPU are not as they need. The first three operands, and a fourth that is
-// read, are of one type; all lie at multiples of 16 bytes.
+// GPU are not as they need, or the workspace has no room for what dropout keeps.
+// The first three operands, and a fourth that is read, are of one type; all lie
+// at multiples of 16 bytes.
 func (a *Attention) halfShape(q *device.CUDAQueue, operands ...Array) *attentionHalfShape {
-	if q.Capability() < tensorCores {
+	if q.Capability() < tensorCores || a.Dropout != 0 && a.keptBytes(true) > q.WorkspaceBytes() {
 		return nil
 	}
 	strides := uint64(a.D)
@@ -168,12 +196,11 @@ func (a *Attention) halfShape(q *device.CUDAQueue, operands ...Array) *attention
 	return nil
 }
 
-// grid is that of n rows of each head: a block has 64 rows of one operand or,
-// for gradients, of two, and n rows of two others.
-func (s *attentionHalfShape) grid(n, heads, keys int, grad bool) device.Grid {
-	const rows = 64
-	mine := rows * (1 + flag(grad))
-	return device.Grid{X: blocks(n, rows), Y: heads, Block: 128, Shared: 2 * (mine + 2*keys) * (s.d + 8)}
+// run queues it for n rows of each of so many heads. A block has its rows of so
+// many operands of d elements, and twice the others of two.
+func (f *halfFunction) run(l *device.Launch, q *device.CUDAQueue, n, heads, operands, d int) {
+	shared := 2 * (operands*f.rows + 4*f.others) * (d + 8)
+	q.Run(attentionHalfCode, f.name, device.Grid{X: blocks(n, f.rows), Y: heads, Block: 128, Shared: shared}, l)
 }
 
 func cudaPagedWrite(l *device.Launch, q *device.CUDAQueue) {

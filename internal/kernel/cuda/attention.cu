@@ -337,16 +337,3 @@ KERNEL(256) attention_blank(Launch l) {
 	blank(head(l, 3, 3), l.n[4]);
 	for (int t = threadX(); t < see.T; t += blockLen()) at<float>(l.ptr[4])[(i64)blockY() * see.T + t] = -infinity;
 }
-
-// attention_keep: ptr[0] is set to ones for the probabilities that dropout
-// keeps, of n[0] from number n[1] on.
-KERNEL(256) attention_keep(Launch l) {
-	Array keep(l, 0);
-	Dropout drop(l.f[1], l.n[18], l.n[19]);
-	every<4>(l.n[0], wide(keep.address), [&]<int K>(i64 i) {
-		Pack<float, K> p;
-	UNROLL
-		for (int k = 0; k < K; k++) p.v[k] = drop.factor(l.n[1] + i + k) > 0 ? 1 : 0;
-		keep.store<K>(i, p);
-	});
-}

@@ -8,9 +8,10 @@ struct Sight {
 	int ahead;       // query t sees keys up to t + ahead
 	const int *mask; // of the batch; 0 for none
 
-	DEV Sight(const Launch &l)
+	DEV Sight(const Launch &l) : Sight(l, blockY()) {}
+	DEV Sight(const Launch &l, i64 head)
 		: T((int)l.n[2]), S((int)l.n[3]), ahead(l.n[5] ? S - T : S),
-		  mask(l.ptr[10] ? at<int>(l.ptr[10]) + blockY() / l.n[1] * l.n[3] : 0) {}
+		  mask(l.ptr[10] ? at<int>(l.ptr[10]) + head / l.n[1] * l.n[3] : 0) {}
 
 	// visible is the number of keys that a query sees, from the first on.
 	DEV int visible(int t) const {

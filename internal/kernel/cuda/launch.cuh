@@ -253,6 +253,7 @@ DEV float normalOf(float x) {
 
 // Dropout is the host's choice of elements to keep, bit for bit.
 struct Dropout {
+	static const u64 step = 0x9e3779b97f4a7c15ull;
 	u64 seed;
 	u32 below;
 	float scale;
@@ -265,13 +266,16 @@ struct Dropout {
 	DEV float factor(u64 i) const { return chosen(seed, i) < below ? 0 : scale; }
 	DEV float rare(u64 i) const { return calledChosen(seed, i) < below ? 0 : scale; }
 
-	// chosen is the bits that decide about element i.
+	// chosen is the bits that decide about element i, of those of two, 2n and 2n+1.
 	DEV static u32 chosen(u64 seed, u64 i) {
-		u64 z = seed + (i / 2 + 1) * 0x9e3779b97f4a7c15ull;
+		u64 z = two(seed, i / 2);
+		return i % 2 ? (u32)(z >> 32) : (u32)z;
+	}
+	DEV static u64 two(u64 seed, u64 n) { return mixed(seed + (n + 1) * step); }
+	DEV static u64 mixed(u64 z) {
 		z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
 		z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-		z ^= z >> 31;
-		return i % 2 ? (u32)(z >> 32) : (u32)z;
+		return z ^ z >> 31;
 	}
 	DEVCALL static u32 calledChosen(u64 seed, u64 i) { return chosen(seed, i); }
 };
