@@ -199,7 +199,7 @@ func (m *BERT) embed(in BERTInput) *tensor.Tensor {
 	lo, hi := m.words.line.tokens(in.Tokens.Dim(1))
 	sum := add(words, tensor.Slice(m.Position.Tensor, 0, lo, hi, 1))
 	sum = add(sum, m.types(in.Types, lo, hi))
-	return then(then(sum, m.Norm.Forward), m.Drop.Forward)
+	return then(then(sum, m.Norm.Low), m.Drop.Forward)
 }
 
 // types are those of tokens from lo up to but not including hi.
@@ -216,10 +216,10 @@ func (m *BERT) types(of *tensor.Tensor, lo, hi int) *tensor.Tensor {
 func (b *BERTBlock) Forward(x, mask *tensor.Tensor) *tensor.Tensor {
 	return b.call(b, x, func(x *tensor.Tensor) *tensor.Tensor {
 		a := then(then(b.attend(x, mask), b.Out.Forward), b.Drop1.Forward)
-		mid := then(add(a, x.Retain()), b.Norm1.Forward)
+		mid := then(add(a, x.Retain()), b.Norm1.Low)
 		up := then(then(b.line.gather(mid), b.Up.Forward), tensor.GeluErf)
 		down := then(then(up, b.Down.Forward), b.Drop2.Forward)
-		return then(add(down, mid), b.Norm2.Forward)
+		return then(add(down, mid), b.Norm2.Low)
 	})
 }
 

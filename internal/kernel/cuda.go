@@ -253,8 +253,12 @@ func cudaLayerNorm(l *device.Launch, q *device.CUDAQueue) {
 // types or sizes are none's.
 func normGradAll(l *device.Launch) string {
 	dx, dy, x, gamma := l.Type[0], l.Type[3], l.Type[4], l.Type[7]
-	typed := dx == device.Float32 && gamma == device.Float32 &&
-		(x == device.Float32 && dy == device.Float32 || x == device.BFloat16 && (dy == device.Float32 || dy == device.BFloat16))
+	typed := gamma == device.Float32 && slices.Contains([][3]device.DType{
+		{device.Float32, device.Float32, device.Float32},
+		{device.Float32, device.Float32, device.BFloat16},
+		{device.Float32, device.BFloat16, device.BFloat16},
+		{device.BFloat16, device.BFloat16, device.BFloat16},
+	}, [3]device.DType{dx, dy, x})
 	cols := l.Int[1]
 	packs := aligned(l.Ptr[0], l.Ptr[3], l.Ptr[4], l.Ptr[7]) && cols%packLen == 0
 	switch {

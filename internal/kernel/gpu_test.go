@@ -303,6 +303,8 @@ func packedOps(tables *keeper) (ops []halfOp) {
 		for _, acc := range []bool{false, true} {
 			ops = append(ops, halfOp{fmt.Sprint("LayerNormGrad of ", cols), []int{n, n}, []int{n, cols, cols, rows, rows, cols}, func(s device.Stream, f, w []Array) {
 				LayerNormGrad(s, rows, cols, w[0], w[1], w[2], f[0], f[1], w[3], w[4], w[5], acc, acc, acc)
+			}}, halfOp{fmt.Sprint("LayerNormGrad of one type, of ", cols), []int{n, n, n}, []int{cols, cols, rows, rows, cols}, func(s device.Stream, f, w []Array) {
+				LayerNormGrad(s, rows, cols, f[0], w[0], w[1], f[1], f[2], w[2], w[3], w[4], acc, acc, acc)
 			}})
 		}
 		ops = append(ops, halfOp{fmt.Sprint("LayerNormGrad of parameters, of ", cols), []int{n}, []int{n, cols, cols, rows, cols}, func(s device.Stream, f, w []Array) {

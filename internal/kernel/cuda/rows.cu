@@ -227,6 +227,7 @@ UNROLL
 template <int N> DEV void normGradTyped(const Launch &l) {
 	Array dx(l, 0), dy(l, 3), x(l, 4), gamma(l, 7);
 	Typed<F32> to = dx.as<F32>(), g = gamma.as<F32>();
+	if (dx.type == BF16) return normGradAll<N>(l, dx.as<BF16>(), dy.as<BF16>(), x.as<BF16>(), g);
 	if (x.type == F32) return normGradAll<N>(l, to, dy.as<F32>(), x.as<F32>(), g);
 	dy.type == F32 ? normGradAll<N>(l, to, dy.as<F32>(), x.as<BF16>(), g) : normGradAll<N>(l, to, dy.as<BF16>(), x.as<BF16>(), g);
 }
