@@ -223,16 +223,9 @@ func (b *BERTBlock) Forward(x, mask *tensor.Tensor) *tensor.Tensor {
 	})
 }
 
-// attend lays queries, keys and values side by side, so that attention reads
-// and writes them where they lie.
+// attend computes queries, keys and values side by side, where attention reads them.
 func (b *BERTBlock) attend(x, mask *tensor.Tensor) *tensor.Tensor {
-	x = b.line.gather(x)
-	defer x.Release()
-	q, k, v := b.Query.Forward(x), b.Key.Forward(x), b.Value.Forward(x)
-	qkv := tensor.Concat(-1, q, k, v)
-	for _, t := range []*tensor.Tensor{q, k, v} {
-		t.Release()
-	}
+	qkv := then(b.line.gather(x), func(x *tensor.Tensor) *tensor.Tensor { return sideBySide(x, b.Query, b.Key, b.Value) })
 	defer qkv.Release()
 	return tensor.SelfAttentionWith(qkv, b.heads, tensor.AttentionOptions{KeyMask: mask, Dropout: b.attention.now(), Part: b.part})
 }
