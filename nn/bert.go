@@ -215,11 +215,10 @@ func (m *BERT) types(of *tensor.Tensor, lo, hi int) *tensor.Tensor {
 // that this rank along tensor has; mask, of all, is that of BERTInput.
 func (b *BERTBlock) Forward(x, mask *tensor.Tensor) *tensor.Tensor {
 	return b.call(b, x, func(x *tensor.Tensor) *tensor.Tensor {
-		a := then(then(b.attend(x, mask), b.Out.Forward), b.Drop1.Forward)
-		mid := then(add(a, x.Retain()), b.Norm1.Low)
+		mid := b.Norm1.added(x, then(b.attend(x, mask), b.Out.Forward), b.Drop1)
+		defer mid.Release()
 		up := then(then(b.line.gather(mid), b.Up.Forward), tensor.GeluErf)
-		down := then(then(up, b.Down.Forward), b.Drop2.Forward)
-		return then(add(down, mid), b.Norm2.Low)
+		return b.Norm2.added(mid, then(up, b.Down.Forward), b.Drop2)
 	})
 }
 

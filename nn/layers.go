@@ -187,6 +187,14 @@ func (l *LayerNorm) Low(x *tensor.Tensor) *tensor.Tensor {
 	})
 }
 
+// added is Low of x + drop(a), computed at once; a it releases. It calls no hooks of drop's.
+func (l *LayerNorm) added(x, a *tensor.Tensor, drop *Dropout) *tensor.Tensor {
+	defer a.Release()
+	return l.call(l, x, func(x *tensor.Tensor) *tensor.Tensor {
+		return tensor.AddLayerNorm(x, a, l.Weight.Tensor, l.Bias.Tensor, l.Eps, drop.now(), drop.line.part(x))
+	})
+}
+
 // IgnoreTarget is the target that losses leave out.
 const IgnoreTarget = -100
 
