@@ -199,7 +199,7 @@ func (m *BERT) embed(in BERTInput) *tensor.Tensor {
 	lo, hi := m.words.line.tokens(in.Tokens.Dim(1))
 	sum := add(words, tensor.Slice(m.Position.Tensor, 0, lo, hi, 1))
 	sum = add(sum, m.types(in.Types, lo, hi))
-	return then(then(sum, m.Norm.Forward), m.Drop.Forward)
+	return then(then(sum, m.Norm.Low), m.Drop.Forward)
 }
 
 // types are those of tokens from lo up to but not including hi.
@@ -215,24 +215,16 @@ func (m *BERT) types(of *tensor.Tensor, lo, hi int) *tensor.Tensor {
 // that this rank along tensor has; mask, of all, is that of BERTInput.
 func (b *BERTBlock) Forward(x, mask *tensor.Tensor) *tensor.Tensor {
 	return b.call(b, x, func(x *tensor.Tensor) *tensor.Tensor {
-		a := then(then(b.attend(x, mask), b.Out.Forward), b.Drop1.Forward)
-		mid := then(add(a, x.Retain()), b.Norm1.Forward)
+		mid := b.Norm1.added(x, then(b.attend(x, mask), b.Out.Forward), b.Drop1)
+		defer mid.Release()
 		up := then(then(b.line.gather(mid), b.Up.Forward), tensor.GeluErf)
-		down := then(then(up, b.Down.Forward), b.Drop2.Forward)
-		return then(add(down, mid), b.Norm2.Forward)
+		return b.Norm2.added(mid, then(up, b.Down.Forward), b.Drop2)
 	})
 }
 
-// attend lays queries, keys and values side by side, so that attention reads
-// and writes them where they lie.
+// attend computes queries, keys and values side by side, where attention reads them.
 func (b *BERTBlock) attend(x, mask *tensor.Tensor) *tensor.Tensor {
-	x = b.line.gather(x)
-	defer x.Release()
-	q, k, v := b.Query.Forward(x), b.Key.Forward(x), b.Value.Forward(x)
-	qkv := tensor.Concat(-1, q, k, v)
-	for _, t := range []*tensor.Tensor{q, k, v} {
-		t.Release()
-	}
+	qkv := then(b.line.gather(x), func(x *tensor.Tensor) *tensor.Tensor { return sideBySide(x, b.Query, b.Key, b.Value) })
 	defer qkv.Release()
 	return tensor.SelfAttentionWith(qkv, b.heads, tensor.AttentionOptions{KeyMask: mask, Dropout: b.attention.now(), Part: b.part})
 }

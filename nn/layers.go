@@ -146,6 +146,16 @@ func (l *Linear) forward(x *tensor.Tensor) *tensor.Tensor {
 	return add(then(part, l.line.scatter), l.Bias.Retain())
 }
 
+// sideBySide gives the results of layers of one input, each of which has weights
+// [out, in] and a bias, in one array. It calls no hooks of theirs.
+func sideBySide(x *tensor.Tensor, layers ...*Linear) *tensor.Tensor {
+	var weights, biases []*tensor.Tensor
+	for _, l := range layers {
+		weights, biases = append(weights, l.Weight.Tensor), append(biases, l.Bias.Tensor)
+	}
+	return tensor.LinearJoined(x, weights, biases)
+}
+
 // LayerNorm normalises the last dimension.
 type LayerNorm struct {
 	Weight, Bias *Parameter
@@ -174,6 +184,14 @@ func (l *LayerNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
 func (l *LayerNorm) Low(x *tensor.Tensor) *tensor.Tensor {
 	return l.call(l, x, func(x *tensor.Tensor) *tensor.Tensor {
 		return tensor.LayerNormLow(x, l.Weight.Tensor, l.Bias.Tensor, l.Eps)
+	})
+}
+
+// added is Low of x + drop(a), computed at once; a it releases. It calls no hooks of drop's.
+func (l *LayerNorm) added(x, a *tensor.Tensor, drop *Dropout) *tensor.Tensor {
+	defer a.Release()
+	return l.call(l, x, func(x *tensor.Tensor) *tensor.Tensor {
+		return tensor.AddLayerNorm(x, a, l.Weight.Tensor, l.Bias.Tensor, l.Eps, drop.now(), drop.line.part(x))
 	})
 }
 

@@ -143,6 +143,34 @@ func TestMixedMoE(t *testing.T) {
 	}
 }
 
+// TestMixedBERT trains the reference model on masked tokens in mixed precision, with
+// a stream of 16 bits between its layers: its losses are PyTorch's of float32 but for
+// what 16 bits explain.
+func TestMixedBERT(t *testing.T) {
+	values := golden.Open(t, "testdata/bert_tiny.safetensors")
+	want := wide(values.Float32s("masked.losses"))
+	for d, tolerance := range map[tensor.DType]float64{tensor.BFloat16: 5e-3, tensor.Float16: 1e-3} {
+		rt := runtime(t)
+		model := nn.NewMaskedLM(rt, tinyBERT, 1)
+		opt := nn.NewAdamW(model.Parameters(), nn.AdamWOptions{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01})
+		load(t, values, model)
+		r := mixedRun{p: nn.NewPrecision(d)}
+		losses, _ := r.train(model, opt, 2e-3, len(want), func(step int) *tensor.Tensor {
+			b := openBatch(rt, values, step%2)
+			defer b.release()
+			if y := model.BERT.Forward(b.BERTInput); y.DType() != d {
+				t.Fatalf("the encoder gives %v in %v", y, d)
+			} else {
+				y.Release()
+			}
+			return model.Loss(b.BERTInput, b.labels)
+		})
+		nearAll(t, d.String()+" loss", losses, want, tolerance)
+		opt.Release()
+		nn.Release(model)
+	}
+}
+
 // TestMixedResNet trains the reference network at a low rate. Its last
 // normalisations are over 16 numbers a channel, so that rounding shows more than
 // in other models.

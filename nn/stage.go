@@ -6,7 +6,7 @@ import "slices"
 //
 // A stage has some of the model's blocks, one after the other; the first has the
 // embeddings too, and the last the head. What goes from stage to stage is what a
-// block reads, float32 [B, T, width]: a later stage takes it in the place of the
+// block reads, [B, T, width]: a later stage takes it in the place of the
 // tokens. An embedding that is tied to the head is on the first and on the last
 // stage, where both have a part of its gradient (Parameter.Tied).
 //

@@ -115,6 +115,14 @@ func (rt *Runtime) wide(x *Tensor) DType {
 	return x.dtype
 }
 
+// low is the type of what an operation with 16-bit results under Autocast makes of x.
+func (rt *Runtime) low(x *Tensor) DType {
+	if rt.casts.to != Float32 {
+		return rt.casts.to
+	}
+	return x.dtype
+}
+
 // narrowed is x as a normalisation reads and saves it: under bfloat16 a float32
 // one has 16 bits, so that what is made again from them is the same as before.
 func (rt *Runtime) narrowed(x *Tensor) *Tensor {

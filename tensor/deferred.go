@@ -48,10 +48,10 @@ func (d *Deferred) Run() {
 	d.parts = nil
 }
 
-// weightGrad adds to the gradient of input i what add makes of the value that s
-// saved and the result's gradient: now, or later where backward is to put it off.
-func (n *node) weightGrad(i int, s *saved, g *Tensor, add func(to *slot, x, g *Tensor)) {
-	e, x, later := n.inputs[i], s.take(), g.rt.deferred
+// weightGrad adds to the gradient of input i what add makes of x, a handle that it
+// takes over, and the result's gradient: now, or later where backward is to put it off.
+func (n *node) weightGrad(i int, x, g *Tensor, add func(to *slot, x, g *Tensor)) {
+	e, later := n.inputs[i], g.rt.deferred
 	if later == nil || e.node != nil {
 		add(e.to, x, g)
 		x.Release()

@@ -15,12 +15,7 @@ func Dropout(x *Tensor, p float32) *Tensor { return DropoutPart(x, p, Part{}) }
 // of a whole, which loses what the whole would there. What a token has must be an
 // even number of elements.
 func DropoutPart(x *Tensor, p float32, part Part) *Tensor {
-	if !(p >= 0 && p < 1) {
-		fail("Dropout of %v with %v: want a probability below 1", x, p)
-	}
-	if part.All > 0 && (len(x.shape) < 2 || part.First < 0 || part.First+x.shape[1] > part.All || numel(x.shape[2:])%2 != 0) {
-		fail("Dropout of %v as part %+v of the tokens: want [batch, tokens, ...] of an even number of elements", x, part)
-	}
+	checkDropout(x, p, part)
 	if p == 0 {
 		return x.Retain()
 	}
@@ -36,6 +31,15 @@ func DropoutPart(x *Tensor, p float32, part Part) *Tensor {
 		dst, acc := n.over(0, g)
 		dropout(dst, g, p, seed, part, acc)
 	})
+}
+
+func checkDropout(x *Tensor, p float32, part Part) {
+	if !(p >= 0 && p < 1) {
+		fail("Dropout of %v with %v: want a probability below 1", x, p)
+	}
+	if part.All > 0 && (len(x.shape) < 2 || part.First < 0 || part.First+x.shape[1] > part.All || numel(x.shape[2:])%2 != 0) {
+		fail("Dropout of %v as part %+v of the tokens: want [batch, tokens, ...] of an even number of elements", x, part)
+	}
 }
 
 // dropout computes one outside any record: of a part sequence by sequence, each with

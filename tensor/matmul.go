@@ -31,7 +31,7 @@ func Linear(x, w, bias *Tensor, transposed bool) *Tensor {
 			kernel.BiasGrad(rt.stream, rows, out, dst.ptr(), g.ptr(), acc)
 		}
 		if n.wants(1) {
-			n.weightGrad(1, sx, g, func(to *slot, x, g *Tensor) { linearWeightGrad(to, x, g, rows, in, out, transposed) })
+			n.weightGrad(1, sx.take(), g, func(to *slot, x, g *Tensor) { linearWeightGrad(to, x, g, rows, in, out, transposed) })
 		}
 		if n.wants(0) {
 			w := sw.take()

@@ -18,11 +18,7 @@ func LayerNorm(x, gamma, beta *Tensor, eps float32) *Tensor {
 // its result is what theirs is cast to, and no float32 of it is ever stored.
 func LayerNormLow(x, gamma, beta *Tensor, eps float32) *Tensor {
 	needSame(x, gamma, beta)
-	t := x.dtype
-	if x.rt.casts.to != Float32 {
-		t = x.rt.casts.to
-	}
-	return normalise("layer_norm", x, gamma, beta, eps, t)
+	return normalise("layer_norm", x, gamma, beta, eps, x.rt.low(x))
 }
 
 func needSame(x, gamma, beta *Tensor) {
@@ -57,16 +53,7 @@ func normalise(name string, x, gamma, beta *Tensor, eps float32, t DType) *Tenso
 		defer mean.Release()
 	}
 	kernel.LayerNorm(rt.stream, l.rows, cols, y.ptr(), address(mean), rstd.ptr(), d.ptr(), gamma.ptr(), address(beta), eps)
-	if l.n == nil {
-		return l.n.bind(y, nil)
-	}
-	for i, t := range []*Tensor{narrow, mean, rstd, gamma, beta} {
-		if t != nil {
-			l.saved[i] = l.n.save(t)
-		}
-	}
-	l.result, l.n.again = y.dtype, l.again
-	return l.n.bind(y, l.backward)
+	return l.bind(y, narrow, mean, rstd, gamma, beta)
 }
 
 // norm is a recorded normalisation.
@@ -75,6 +62,20 @@ type norm struct {
 	rows, cols int
 	result     DType
 	saved      [5]*saved // x, mean, rstd, gamma, beta; nil where there is none
+}
+
+// bind makes y the result of l, which saves what it was made of.
+func (l *norm) bind(y, x, mean, rstd, gamma, beta *Tensor) *Tensor {
+	if l.n == nil {
+		return l.n.bind(y, nil)
+	}
+	for i, t := range []*Tensor{x, mean, rstd, gamma, beta} {
+		if t != nil {
+			l.saved[i] = l.n.save(t)
+		}
+	}
+	l.result, l.n.again = y.dtype, l.again
+	return l.n.bind(y, l.backward)
 }
 
 // operands gives the saved values by get or take, x dense, and nil where there

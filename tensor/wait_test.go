@@ -24,7 +24,8 @@ func program(rt *tensor.Runtime, p tensors, index *tensor.Tensor) (loss *tensor.
 	a := add(tensor.SelfAttentionWith(qkv, 2, tensor.AttentionOptions{Causal: true, Dropout: 0.2}))
 	y := add(tensor.Add(x, add(tensor.Dropout(a, 0.3))))
 	n := add(tensor.LayerNorm(y, p[3], p[4], 1e-5))
-	h := add(tensor.Gelu(add(tensor.Linear(n, p[1], p[2], false))))
+	o := add(tensor.AddLayerNorm(n, a, p[3], p[4], 1e-5, 0.2, tensor.Part{}))
+	h := add(tensor.Gelu(add(tensor.LinearJoined(o, tensors{p[5], p[5], p[5]}, tensors{p[3], p[4], p[3]}))))
 	left, right := add(tensor.Slice(h, 2, 0, 12, 1)), add(tensor.Slice(h, 2, 12, 36, 2))
 	m := add(tensor.Mul(left, add(tensor.Sigmoid(right))))
 	t := add(tensor.Reshape(add(tensor.Transpose(m, 1, 2)), 2, 4, 12))
@@ -36,7 +37,7 @@ func program(rt *tensor.Runtime, p tensors, index *tensor.Tensor) (loss *tensor.
 // parameters are those of program, drawn anew.
 func parameters(rt *tensor.Runtime) (p tensors, index *tensor.Tensor) {
 	r := rand.New(rand.NewPCG(3, 4))
-	for _, shape := range [][]int{{5, 12}, {12, 36}, {36}, {12}, {12}} {
+	for _, shape := range [][]int{{5, 12}, {12, 36}, {36}, {12}, {12}, {12, 12}} {
 		n := 1
 		for _, d := range shape {
 			n *= d

@@ -31,7 +31,7 @@ type stages struct {
 	tied     dist.Group // the first and the last rank, of one of them
 	rt       *tensor.Runtime
 	stream   device.Stream // of messages
-	shape    []int         // of one
+	message  message
 
 	sent    *tensor.Tensor // the last one, which may be on its way
 	arrival device.Event   // of that
@@ -140,7 +140,7 @@ type voyage struct {
 func (t *Trainer) flow(s *tensor.Schedule, batch []any, first, last, micros int) []*tensor.Tensor {
 	p := t.par.pipe
 	p.pipeline.micro = last - first
-	p.shape = t.message(t.Config.Batch / micros)
+	p.message = t.message(t.Config.Batch / micros)
 	v := &voyage{t: t, batch: batch, first: first, micros: micros, flights: map[action]*flight{}, losses: make([]*tensor.Tensor, p.chunks*micros)}
 	for range last - first {
 		part, end := func(f func()) { f() }, func() {}
@@ -157,10 +157,20 @@ func (t *Trainer) flow(s *tensor.Schedule, batch []any, first, last, micros int)
 	return v.losses
 }
 
-// message is the shape of what goes from stage to stage of so many samples: of ranks
-// along tensor, of which each sends its tokens, and all alike.
-func (t *Trainer) message(samples int) []int {
-	return []int{samples, t.Config.Seq / max(t.par.Mesh.Tensor, 1), t.stages[0].width}
+// message is what goes from stage to stage.
+type message struct {
+	shape []int
+	dtype tensor.DType
+}
+
+// message is that of so many samples: of ranks along tensor, of which each sends its
+// tokens, and all alike.
+func (t *Trainer) message(samples int) message {
+	m, d := t.stages[0], tensor.Float32
+	if m.low && t.mixed() {
+		d = t.precision.Type
+	}
+	return message{[]int{samples, t.Config.Seq / max(t.par.Mesh.Tensor, 1), m.width}, d}
 }
 
 // do is one action.
@@ -305,7 +315,7 @@ func (p *stages) settle() {
 
 // receive queues receiving what a needs.
 func (p *stages) receive(a action) *tensor.Tensor {
-	x := p.rt.Empty(tensor.Float32, trace.Activation, p.shape...)
+	x := p.rt.Empty(p.message.dtype, trace.Activation, p.message.shape...)
 	p.stream.Wait(p.rt.Stream().Record())
 	dist.Receive(p.group, p.stream, p.from(a), buf(x))
 	return x
@@ -351,7 +361,7 @@ func (l *parallel) sumTied() {
 func (t *Trainer) rate(arrays []any) (y *tensor.Tensor) {
 	p, micro := t.par.pipeline(), t.Strategy.MicroBatch
 	if p != nil {
-		p.shape = t.message(micro)
+		p.message = t.message(micro)
 		defer p.settle()
 	}
 	for chunk, m := range t.stages {

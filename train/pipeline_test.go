@@ -75,8 +75,8 @@ func TestPipelineChangesNothing(t *testing.T) {
 	}
 }
 
-// TestPipelinePrecision: what stages send each other under autocast is float32, and
-// losses are those of one device up to the rounding of 16 bits.
+// TestPipelinePrecision: under autocast stages send each other float32, or of BERT
+// what it computes in, and losses are those of one device up to the rounding of 16 bits.
 func TestPipelinePrecision(t *testing.T) {
 	for _, name := range []string{"gpt2", "masked", "moe"} {
 		c := deep()[name]

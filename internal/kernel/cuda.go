@@ -233,19 +233,30 @@ func cudaClipScale(l *device.Launch, q *device.CUDAQueue) {
 	q.Run(reduceCode, "clip_scale", device.Grid{X: 1, Block: 32}, l)
 }
 
-// cudaLayerNorm has a version for mixed precision that holds rows in registers.
 func cudaLayerNorm(l *device.Launch, q *device.CUDAQueue) {
-	rows, cols, function := l.Int[0], l.Int[1], "layer_norm"
-	packs := aligned(l.Ptr[0], l.Ptr[3], l.Ptr[4], l.Ptr[5]) && cols%packLen == 0
-	typed := l.Type[0] == device.BFloat16 && l.Type[3] == device.BFloat16 && l.Type[4] == device.Float32 && l.Type[5] == device.Float32
-	switch {
-	case !packs || !typed || l.Ptr[0] == 0 || cols > 1792:
-	case cols <= 768:
-		function = "layer_norm_768"
-	default:
-		function = "layer_norm_1792"
+	q.Run(rowsCode, normFunction(l, 768, "layer_norm", "layer_norm_768", "layer_norm_1792", 0, 3), warps(l.Int[0]), l)
+}
+
+func cudaAddLayerNorm(l *device.Launch, q *device.CUDAQueue) {
+	q.Run(rowsCode, normFunction(l, 1024, "add_layer_norm", "add_layer_norm_1024", "add_layer_norm_1792", 0, 3, 6, 7), warps(l.Int[0]), l)
+}
+
+// normFunction chooses the function of a layer normalisation. Of mixed precision, with
+// the operands numbered in low of bfloat16, there are versions that hold rows in
+// registers: short for up to few elements, long for up to 1792.
+func normFunction(l *device.Launch, few int, plain, short, long string, low ...int) string {
+	cols := l.Int[1]
+	fits := l.Ptr[0] != 0 && cols%packLen == 0 && aligned(l.Ptr[4], l.Ptr[5]) && l.Type[4] == device.Float32 && l.Type[5] == device.Float32
+	for _, i := range low {
+		fits = fits && l.Type[i] == device.BFloat16 && aligned(l.Ptr[i])
 	}
-	q.Run(rowsCode, function, warps(rows), l)
+	switch {
+	case !fits || cols > 1792:
+		return plain
+	case cols <= few:
+		return short
+	}
+	return long
 }
 
 // normGradAll names the function that computes all gradients of a layer
@@ -253,8 +264,12 @@ func cudaLayerNorm(l *device.Launch, q *device.CUDAQueue) {
 // types or sizes are none's.
 func normGradAll(l *device.Launch) string {
 	dx, dy, x, gamma := l.Type[0], l.Type[3], l.Type[4], l.Type[7]
-	typed := dx == device.Float32 && gamma == device.Float32 &&
-		(x == device.Float32 && dy == device.Float32 || x == device.BFloat16 && (dy == device.Float32 || dy == device.BFloat16))
+	typed := gamma == device.Float32 && slices.Contains([][3]device.DType{
+		{device.Float32, device.Float32, device.Float32},
+		{device.Float32, device.Float32, device.BFloat16},
+		{device.Float32, device.BFloat16, device.BFloat16},
+		{device.BFloat16, device.BFloat16, device.BFloat16},
+	}, [3]device.DType{dx, dy, x})
 	cols := l.Int[1]
 	packs := aligned(l.Ptr[0], l.Ptr[3], l.Ptr[4], l.Ptr[7]) && cols%packLen == 0
 	switch {

@@ -303,12 +303,19 @@ func packedOps(tables *keeper) (ops []halfOp) {
 		for _, acc := range []bool{false, true} {
 			ops = append(ops, halfOp{fmt.Sprint("LayerNormGrad of ", cols), []int{n, n}, []int{n, cols, cols, rows, rows, cols}, func(s device.Stream, f, w []Array) {
 				LayerNormGrad(s, rows, cols, w[0], w[1], w[2], f[0], f[1], w[3], w[4], w[5], acc, acc, acc)
+			}}, halfOp{fmt.Sprint("LayerNormGrad of one type, of ", cols), []int{n, n, n}, []int{cols, cols, rows, rows, cols}, func(s device.Stream, f, w []Array) {
+				LayerNormGrad(s, rows, cols, f[0], w[0], w[1], f[1], f[2], w[2], w[3], w[4], acc, acc, acc)
 			}})
 		}
 		ops = append(ops, halfOp{fmt.Sprint("LayerNormGrad of parameters, of ", cols), []int{n}, []int{n, cols, cols, rows, cols}, func(s device.Stream, f, w []Array) {
 			LayerNormGrad(s, rows, cols, none, w[1], w[2], w[0], f[0], none, w[3], w[4], false, false, true)
 		}}, halfOp{fmt.Sprint("LayerNorm of ", cols), []int{n, n}, []int{cols, cols, rows, rows}, func(s device.Stream, f, w []Array) {
 			LayerNorm(s, rows, cols, f[0], w[2], w[3], f[1], w[0], w[1], 1e-5)
+		}}, halfOp{fmt.Sprint("AddLayerNorm of ", cols), []int{n, n, n, n}, []int{cols, cols, rows, rows}, func(s device.Stream, f, w []Array) {
+			AddLayerNorm(s, AddNorm{Rows: rows, Cols: cols, Y: f[0], Mean: w[2], RStd: w[3], Sum: f[1], X: f[2], A: f[3], Gamma: w[0], Beta: w[1],
+				Eps: 1e-5, Dropout: 0.4, Seed: 9, Tokens: 30, First: 30, Whole: 90})
+		}}, halfOp{fmt.Sprint("AddLayerNorm of the sum alone, of ", cols), []int{n, n, n}, nil, func(s device.Stream, f, _ []Array) {
+			AddLayerNorm(s, AddNorm{Rows: rows, Cols: cols, Sum: f[0], X: f[1], A: f[2]})
 		}}, halfOp{fmt.Sprint("LayerNormApply of ", cols), []int{n, n}, []int{cols, rows, rows}, func(s device.Stream, f, w []Array) {
 			LayerNormApply(s, rows, cols, f[0], f[1], w[1], w[2], w[0], none)
 		}}, halfOp{fmt.Sprint("BiasGrad of ", cols), []int{cols, n}, nil, func(s device.Stream, f, _ []Array) { BiasGrad(s, rows, cols, f[0], f[1], true) }})

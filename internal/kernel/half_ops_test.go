@@ -70,6 +70,10 @@ func halfOps(mem *keeper) []halfOp {
 		{"LayerNorm", []int{n, n, cols, cols}, []int{rows, rows}, func(s device.Stream, f, w []Array) {
 			LayerNorm(s, rows, cols, f[0], w[0], w[1], f[1], f[2], f[3], 1e-5)
 		}},
+		{"AddLayerNorm", []int{n, n, n, cols, cols}, []int{rows, rows, n}, func(s device.Stream, f, w []Array) {
+			AddLayerNorm(s, AddNorm{Rows: rows, Cols: cols, Y: f[0], Mean: w[0], RStd: w[1], Sum: w[2], X: f[1], A: f[2], Gamma: f[3], Beta: f[4],
+				Eps: 1e-5, Dropout: 0.3, Seed: 7})
+		}},
 		{"LayerNormApply", []int{n, n, cols, cols}, []int{rows, rows}, func(s device.Stream, f, w []Array) {
 			LayerNormApply(s, rows, cols, f[0], f[1], w[0], w[1], f[2], f[3])
 		}},

@@ -14,7 +14,7 @@ func All() []*device.Kernel {
 		pagedWriteKernel, pagedAttentionKernel,
 		fillKernel, copyKernel, sumKernel,
 		unaryKernel, unaryGradKernel, binaryKernel, scaleKernel, scaleByKernel,
-		layerNormKernel, layerNormApplyKernel, layerNormGradKernel,
+		layerNormKernel, addLayerNormKernel, layerNormApplyKernel, layerNormGradKernel,
 		softmaxKernel, softmaxGradKernel, logSoftmaxKernel, logSoftmaxGradKernel,
 		crossEntropyKernel, crossEntropyGradKernel, crossEntropyOverKernel, rowSumsKernel,
 		selectKernel, equalKernel, topKKernel, gatherKernel, gatherGradKernel, cumSumKernel, clampKernel, clampGradKernel, dropoutKernel,

@@ -51,6 +51,58 @@ func layerNormHost(l *device.Launch, w *device.Workers) {
 	})
 }
 
+var addLayerNormKernel = &device.Kernel{Name: "add_layer_norm", Host: addLayerNormHost, CUDA: cudaAddLayerNorm}
+
+// AddNorm describes Sum = X + dropout(A), of Rows × Cols, and LayerNorm of what Sum
+// then holds. Without Y there is the sum alone.
+type AddNorm struct {
+	Rows, Cols           int
+	Y, Mean, RStd        Array
+	Sum, X, A            Array
+	Gamma, Beta          Array
+	Eps                  float32
+	Dropout              float32 // the probability; which elements are dropped follows from Seed, as in Dropout
+	Seed                 uint64
+	Tokens, First, Whole int // each Tokens rows are those from First on of Whole ones, whose elements Dropout counts; 0 Tokens: all rows are all
+}
+
+// AddLayerNorm computes the sum and the normalisation that n describes.
+func AddLayerNorm(s device.Stream, n AddNorm) {
+	needMatrix("AddLayerNorm", n.Rows, n.Cols, n.Sum, n.X, n.A)
+	checkDropout("AddLayerNorm", n.Dropout)
+	elements := n.Rows * n.Cols
+	l := device.Launch{Kernel: addLayerNormKernel, Bytes: n.X.bytes(elements) + n.A.bytes(elements) + n.Sum.bytes(elements), Flops: uint64(2 * elements)}
+	if n.Y.given() {
+		needMatrix("AddLayerNorm", n.Rows, n.Cols, n.RStd, n.Gamma)
+		l.Bytes += n.Y.bytes(elements) + bytesOf(2*n.Rows) + n.Gamma.bytes(2*n.Cols)
+		l.Flops += uint64(8 * elements)
+	}
+	if n.Tokens == 0 {
+		n.Tokens, n.First, n.Whole = max(1, n.Rows), 0, n.Rows
+	}
+	operands(&l, 0, n.Y, n.Mean, n.RStd, n.Sum, n.Gamma, n.Beta, n.X, n.A)
+	l.Int = [device.MaxInts]int{n.Rows, n.Cols, int(uint32(n.Seed >> 32)), int(uint32(n.Seed)), n.Tokens, n.First, n.Whole}
+	l.Float[0], l.Float[1] = n.Eps, n.Dropout
+	queue(s, &l)
+}
+
+func addLayerNormHost(l *device.Launch, w *device.Workers) {
+	rows, cols, p := l.Int[0], l.Int[1], l.Float[1]
+	tokens, first, whole := l.Int[4], l.Int[5], l.Int[6]
+	d := newDropout(p, uint64(uint32(l.Int[2]))<<32|uint64(uint32(l.Int[3])))
+	n := rows * cols
+	eachRow(w, rows, cols, numbersOf(l, 3, n), numbersOf(l, 6, n), numbersOf(l, 7, n), func(r int, sum, x, a []float32) {
+		if p > 0 {
+			d.apply(sum, a, uint64((r/tokens*whole+first+r%tokens)*cols))
+			a = sum
+		}
+		vecAdd(sum, x, a)
+	})
+	if l.Ptr[0] != 0 {
+		layerNormHost(l, w)
+	}
+}
+
 // meanOf gives the mean of a row.
 func meanOf(row []float32) float32 {
 	var sum float64

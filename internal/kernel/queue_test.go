@@ -49,10 +49,13 @@ func TestQueueingAllocatesNothing(t *testing.T) {
 			shape, a, b := [2]int{3, 4}, [2]int{4, 1}, [2]int{0, 1}
 			Binary(s, Div, shape[:], p, View{p, a[:]}, View{q, b[:]})
 		},
-		"Scale":            func() { Scale(s, 10, p, q, 2, true) },
-		"ScaleBy":          func() { ScaleBy(s, 10, p, q) },
-		"BiasGrad":         func() { BiasGrad(s, 3, 4, p, q, true) },
-		"LayerNorm":        func() { LayerNorm(s, 3, 4, p, p, p, q, q, q, 1e-5) },
+		"Scale":     func() { Scale(s, 10, p, q, 2, true) },
+		"ScaleBy":   func() { ScaleBy(s, 10, p, q) },
+		"BiasGrad":  func() { BiasGrad(s, 3, 4, p, q, true) },
+		"LayerNorm": func() { LayerNorm(s, 3, 4, p, p, p, q, q, q, 1e-5) },
+		"AddLayerNorm": func() {
+			AddLayerNorm(s, AddNorm{Rows: 3, Cols: 4, Y: p, Mean: p, RStd: p, Sum: p, X: q, A: q, Gamma: q, Beta: q, Eps: 1e-5, Dropout: 0.1})
+		},
 		"LayerNormApply":   func() { LayerNormApply(s, 3, 4, p, p, p, q, q, q) },
 		"LayerNormGrad":    func() { LayerNormGrad(s, 3, 4, p, p, p, q, q, q, q, q, true, false, true) },
 		"Softmax":          func() { Softmax(s, 3, 4, p, q) },

@@ -3,6 +3,7 @@ package kernel
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/headroom-go/headroom/device"
@@ -236,6 +237,66 @@ func TestLayerNorm(t *testing.T) {
 			})
 			c.checkMoments(in, mean, rstd, cols, eps)
 			c.cost(n+2*rows, 4*n)
+		}
+	})
+}
+
+// TestAddLayerNorm: the sum is that with the result of Dropout, of a part of the tokens
+// too, and what is made of it is LayerNorm's, bit for bit.
+func TestAddLayerNorm(t *testing.T) {
+	const sequences, tokens, cols = 3, 8, 50
+	const rows = sequences * tokens
+	eachSIMD(t, func(t *testing.T) {
+		r := seeded(t)
+		whole, x, gamma, beta := randoms(r, rows*cols), randoms(r, rows*cols), randoms(r, cols), randoms(r, cols)
+		for _, p := range []float32{0, 0.4} {
+			for _, n := range []AddNorm{{}, {Tokens: 2, First: 4, Whole: tokens}} {
+				n.Rows, n.Cols, n.Eps, n.Dropout, n.Seed = rows, cols, 1e-5, p, 1<<40+5
+				own := func(v []float32) (part []float32) { // the tokens that n is of
+					if n.Tokens == 0 {
+						return v
+					}
+					for i := range sequences {
+						part = append(part, v[(i*tokens+n.First)*cols:][:n.Tokens*cols]...)
+					}
+					return part
+				}
+				n.Rows = len(own(x)) / cols
+				c := &testCase{t: t}
+				inX, inA, g, b := c.input(own(x)), c.input(own(whole)), c.input(gamma), c.input(beta)
+				sum, y, mean, rstd := c.output(n.Rows*cols), c.output(n.Rows*cols), c.output(n.Rows), c.output(n.Rows)
+				n.X, n.A, n.Gamma, n.Beta, n.Sum = inX.ptr(), inA.ptr(), g.ptr(), b.ptr(), sum.ptr()
+				n.Y, n.Mean, n.RStd = y.ptr(), mean.ptr(), rstd.ptr()
+				c.run(func(s device.Stream) { AddLayerNorm(s, n) })
+				c.cost(4*n.Rows*cols+2*n.Rows+2*cols, 10*n.Rows*cols)
+
+				w := &testCase{t: t}
+				all, kept := w.input(whole), w.output(rows*cols)
+				w.run(func(s device.Stream) { Dropout(s, 0, rows*cols, kept.ptr(), all.ptr(), p, n.Seed, false) })
+				added, start := own(kept.data), own(x)
+				c.equal("sum", sum, 1e-6, func(i int) float64 { return float64(start[i]) + float64(added[i]) })
+				w = &testCase{t: t}
+				in, g2, b2 := w.input(slices.Clone(sum.data)), w.input(gamma), w.input(beta)
+				y2, mean2, rstd2 := w.output(n.Rows*cols), w.output(n.Rows), w.output(n.Rows)
+				w.run(func(s device.Stream) {
+					LayerNorm(s, n.Rows, cols, y2.ptr(), mean2.ptr(), rstd2.ptr(), in.ptr(), g2.ptr(), b2.ptr(), n.Eps)
+				})
+				for _, pair := range [][2][]float32{{y.data, y2.data}, {mean.data, mean2.data}, {rstd.data, rstd2.data}} {
+					if !sameBits(pair[0], pair[1]) {
+						t.Errorf("dropout %v, tokens %d: %v, want %v", p, n.Tokens, pair[0][:8], pair[1][:8])
+					}
+				}
+
+				want := sum.data
+				c = &testCase{t: t}
+				inX, inA, sum = c.input(own(x)), c.input(own(whole)), c.output(n.Rows*cols)
+				n.X, n.A, n.Sum, n.Y, n.Mean, n.RStd, n.Gamma, n.Beta = inX.ptr(), inA.ptr(), sum.ptr(), none, none, none, none, none
+				c.run(func(s device.Stream) { AddLayerNorm(s, n) })
+				c.cost(3*n.Rows*cols, 2*n.Rows*cols)
+				if !sameBits(sum.data, want) {
+					t.Errorf("dropout %v, tokens %d: the sum alone is another", p, n.Tokens)
+				}
+			}
 		}
 	})
 }

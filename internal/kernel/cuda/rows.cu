@@ -61,9 +61,7 @@ template <class X> DEV void statistics(const Launch &l, const Row &r, X x, float
 	rstd = 1 / rootOf(warpSum(squares) / r.cols + l.f[0]);
 }
 
-KERNEL(256) layer_norm(Launch l) {
-	Row r(l, wide(l.ptr[0], l.ptr[3], l.ptr[4], l.ptr[5]));
-	if (r.row >= l.n[0]) return;
+DEV void normalise(const Launch &l, const Row &r) {
 	Array x = Array(l, 3).from(r.row * r.cols);
 	float mean, rstd;
 	x.type == BF16 ? statistics(l, r, x.as<BF16>(), mean, rstd) : statistics(l, r, x, mean, rstd);
@@ -74,19 +72,75 @@ KERNEL(256) layer_norm(Launch l) {
 	if (l.ptr[0]) writeNormal(l, r, mean, rstd);
 }
 
-// normInRegisters is layer_norm for bfloat16 with parameters of float32, and
-// rows of up to 256·N elements in packs, which it loads once.
-template <int N> DEV void normInRegisters(const Launch &l) {
+KERNEL(256) layer_norm(Launch l) {
+	Row r(l, wide(l.ptr[0], l.ptr[3], l.ptr[4], l.ptr[5]));
+	if (r.row < l.n[0]) normalise(l, r);
+}
+
+// Added is a row of a in x + dropout(a), the sum that add_layer_norm writes to ptr[3]
+// and normalises; x is ptr[6], a ptr[7]. n[4] rows in turn, of all n[6] of a sequence, are
+// those from row n[5] on.
+struct Added {
+	Dropout drop;
+	bool drops;
+	u64 first; // the number of the row's first element
+
+	DEV Added(const Launch &l, i64 row)
+		: drop(l.f[1], l.n[2], l.n[3]), drops(l.f[1] > 0), first((row / l.n[4] * l.n[6] + l.n[5] + row % l.n[4]) * l.n[1]) {}
+
+	// to adds pack i. That of several elements begins with an even one, and two
+	// neighbours share a number.
+	template <int K> DEV void to(Pack<float, K> &x, const Pack<float, K> &a, i64 i) const {
+		u64 pairs = (first + i) / 2;
+	UNROLL
+		for (int k = 0; k < K; k++) x.v[k] = drops ? fma(a.v[k], drop.factor(K == 1 ? first + i : 2 * pairs + k), x.v[k]) : x.v[k] + a.v[k];
+	}
+};
+
+KERNEL(256) add_layer_norm(Launch l) {
+	Row r(l, wide(l.ptr[0], l.ptr[3], l.ptr[4], l.ptr[5], l.ptr[6] | l.ptr[7]));
+	if (r.row >= l.n[0]) return;
+	Array sum = Array(l, 3).from(r.row * r.cols), x = Array(l, 6).from(r.row * r.cols), a = Array(l, 7).from(r.row * r.cols);
+	Added added(l, r.row);
+	r.each([&]<int K>(i64 i) {
+		Pack<float, K> p = x.load<K>(i);
+		added.to(p, a.load<K>(i), i);
+		sum.store<K>(i, p);
+	});
+	if (l.ptr[0]) normalise(l, r);
+}
+
+// normInRegisters is layer_norm, or add_layer_norm, for bfloat16 with parameters of
+// float32, and rows of up to 256·N elements in packs, which it loads once.
+template <int N, bool adds = false> DEV void normInRegisters(const Launch &l) {
 	i64 row = globalThread() / 32, cols = l.n[1];
 	int lane = threadX() % 32;
 	if (row >= l.n[0]) return;
-	Typed<BF16> x = Array(l, 3).as<BF16>().from(row * cols), y = Array(l, 0).as<BF16>().from(row * cols);
+	Typed<BF16> x = Array(l, adds ? 6 : 3).as<BF16>().from(row * cols), y = Array(l, 0).as<BF16>().from(row * cols);
 	Typed<F32> gamma = Array(l, 4).as<F32>(), beta = Array(l, 5).as<F32>();
 	Pack<float, 8> p[N] = {};
 	float mean = 0, squares = 0;
 UNROLL
 	for (int j = 0; j < N; j++)
 		if (256 * j + 8 * lane < cols) p[j] = x.load<8>(256 * j + 8 * lane);
+	if (adds) {
+		Typed<BF16> a = Array(l, 7).as<BF16>().from(row * cols), sum = Array(l, 3).as<BF16>().from(row * cols);
+		Added added(l, row);
+		Pack<float, 8> q[N] = {};
+	UNROLL
+		for (int j = 0; j < N; j++)
+			if (256 * j + 8 * lane < cols) q[j] = a.load<8>(256 * j + 8 * lane);
+	UNROLL
+		for (int j = 0; j < N; j++) {
+			i64 i = 256 * j + 8 * lane;
+			if (i >= cols) continue;
+			added.to(p[j], q[j], i);
+			Pack<u16, 8> h = packBF16(p[j]);
+			::store<8>(at<u16>(sum.address) + i, h);
+		UNROLL
+			for (int k = 0; k < 8; k++) p[j].v[k] = fromBF16(h.v[k]);
+		}
+	}
 UNROLL
 	for (int j = 0; j < N; j++)
 	UNROLL
@@ -118,6 +172,8 @@ UNROLL
 
 KERNEL(256) layer_norm_768(Launch l) { normInRegisters<3>(l); }
 KERNEL(256) layer_norm_1792(Launch l) { normInRegisters<7>(l); }
+KERNEL(256) add_layer_norm_1024(Launch l) { normInRegisters<4, true>(l); }
+KERNEL(256) add_layer_norm_1792(Launch l) { normInRegisters<7, true>(l); }
 
 KERNEL(256) layer_norm_apply(Launch l) {
 	Row r(l, wide(l.ptr[0], l.ptr[3], l.ptr[4], l.ptr[5]));
@@ -227,6 +283,7 @@ UNROLL
 template <int N> DEV void normGradTyped(const Launch &l) {
 	Array dx(l, 0), dy(l, 3), x(l, 4), gamma(l, 7);
 	Typed<F32> to = dx.as<F32>(), g = gamma.as<F32>();
+	if (dx.type == BF16) return normGradAll<N>(l, dx.as<BF16>(), dy.as<BF16>(), x.as<BF16>(), g);
 	if (x.type == F32) return normGradAll<N>(l, to, dy.as<F32>(), x.as<F32>(), g);
 	dy.type == F32 ? normGradAll<N>(l, to, dy.as<F32>(), x.as<BF16>(), g) : normGradAll<N>(l, to, dy.as<BF16>(), x.as<BF16>(), g);
 }
