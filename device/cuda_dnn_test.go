@@ -203,7 +203,7 @@ func TestConvolutionRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.queue.Convolution(tenImages(ConvolutionY)) || s.queue.Attention(Attention{}, BFloat16, nil) {
+	if s.queue.Convolution(tenImages(ConvolutionY)) || s.queue.Attention(Attention{}, BFloat16) {
 		t.Error("something is done without a library")
 	}
 	if err := s.Close(); err != nil {
