@@ -73,14 +73,25 @@ func (s *elsewhere) Launch(l *device.Launch) {
 		return
 	}
 	there := *l
-	for i, p := range l.Ptr {
+	s.move(there.Ptr[:])
+	if l.Members != nil {
+		members := *l.Members
+		for i := range members.Of {
+			s.move(members.Of[i].Ptr[:])
+		}
+		there.Members = &members
+	}
+	s.Stream.Launch(&there)
+}
+
+func (s *elsewhere) move(ptrs []device.Ptr) {
+	for i, p := range ptrs {
 		for _, m := range s.moved {
 			if at := m.start(); p >= at && p < at+device.Ptr(len(m.data)) {
-				there.Ptr[i] = m.place + (p - at)
+				ptrs[i] = m.place + (p - at)
 			}
 		}
 	}
-	s.Stream.Launch(&there)
 }
 
 func (s *elsewhere) upload() {

@@ -22,6 +22,22 @@ struct Launch {
 	unsigned char type[12];
 };
 
+// Members are the second parameter of kernels that go over groups of arrays, as
+// device.Members: only the arrays at ptr[0] have a type. The elements are cut
+// into chunks, of which each block has one; first is the number of a member's
+// first one.
+struct Member {
+	u64 ptr[5];
+	i64 n;
+	int first;
+	unsigned char type;
+};
+
+struct Members {
+	i64 n;
+	Member of[64];
+};
+
 #ifdef EMULATED
 #include "emulate/machine.h"
 #else
@@ -146,6 +162,22 @@ template <int W, class F> DEV void sweep(i64 n, i64 number, i64 threads, bool pa
 
 // every is a sweep by all threads of the grid.
 template <int W, class F> DEV void every(i64 n, bool packs, F f) { sweep<W>(n, globalThread(), globalThreads(), packs, f); }
+
+// Chunk is the block's: n elements, from number `from` on, of a member.
+struct Chunk {
+	int member;
+	i64 from, n;
+
+	DEV Chunk(const Members &m, i64 elements) : member(0) {
+		for (int after = (int)m.n; after - member > 1;) { // the last member that begins here or before
+			int middle = (member + after) / 2;
+			(m.of[middle].first <= blockX() ? member : after) = middle;
+		}
+		from = (blockX() - m.of[member].first) * elements;
+		n = m.of[member].n - from;
+		if (n > elements) n = elements;
+	}
+};
 
 const float infinity = __builtin_inff();
 const float notANumber = __builtin_nanf("");

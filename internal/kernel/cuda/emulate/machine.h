@@ -18,9 +18,10 @@ extern char *shared; // of a block, as the launch has asked for
 // All memory of the device lies between these addresses.
 extern u64 memory, memoryEnd;
 
-// run runs a kernel, block by block. It gives what failed, and 0 if nothing did.
+// run runs a kernel, block by block, with members if it takes them. It gives what
+// failed, and 0 if nothing did.
 // After a failure nothing can be run any more.
-const char *run(void (*kernel)(Launch), const Launch &launch, const int *grid, int threads, int shared);
+const char *run(void (*kernel)(Launch), const Launch &launch, const Members *members, const int *grid, int threads, int shared);
 
 void fail(const char *what); // ends the launch
 void barrier();
