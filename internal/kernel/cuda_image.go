@@ -82,7 +82,7 @@ func cudaChannelRows(l *device.Launch, q *device.CUDAQueue, functions []string) 
 }
 
 // cudaPool runs a function with a thread for each window, or for each element
-// of the planes.
+// of the planes; of channels that lie last, for eight at a time.
 func cudaPool(function string, elements bool) cudaFunc {
 	return func(l *device.Launch, q *device.CUDAQueue) {
 		p := loadPool(l)
@@ -90,8 +90,18 @@ func cudaPool(function string, elements bool) cudaFunc {
 		if elements {
 			y = x
 		}
-		q.Run(imageCode, function, spread(p.Planes*y), l)
+		q.Run(imageCode, function, p.spread(l, y), l)
 	}
+}
+
+// spread is the grid for planes of n elements. It tells the function how many
+// channels make a pack.
+func (p *Pool) spread(l *device.Launch, n int) device.Grid {
+	l.Int[13] = 1
+	if p.Channels%packLen == 0 && aligned(l.Ptr[:4]...) && p.Planes*n/packLen < 1<<31 {
+		l.Int[13] = packLen
+	}
+	return spread(p.Planes * n / l.Int[13])
 }
 
 // cudaMaxPoolGrad finds the greatest elements first, of as many planes at a
@@ -102,18 +112,18 @@ func cudaMaxPoolGrad(l *device.Launch, q *device.CUDAQueue) {
 	x, y := p.planes()
 	each := q.WorkspaceBytes() / 4 / y
 	if each == 0 {
-		q.Run(imageCode, "max_pool_grad", spread(p.Planes*x), l)
+		q.Run(imageCode, "max_pool_grad", p.spread(l, x), l)
 		return
 	}
 	part := *l
 	part.Ptr[3] = q.Workspace(q.WorkspaceBytes())
-	for first := 0; first < p.Planes; first += each {
-		n := min(each, p.Planes-first)
-		part.Int[0] = n
-		q.Run(imageCode, "max_pool_places", spread(n*y), &part)
-		q.Run(imageCode, "max_pool_grad", spread(n*x), &part)
+	for first, planes := 0, p.Planes; first < planes; first += each {
+		p.Planes = min(each, planes-first)
+		part.Int[0] = p.Planes
+		q.Run(imageCode, "max_pool_places", p.spread(&part, y), &part)
+		q.Run(imageCode, "max_pool_grad", p.spread(&part, x), &part)
 		for i, elements := range [...]int{x, x, y} {
-			part.Ptr[i] += device.Ptr(n * elements * l.Type[i].Size())
+			part.Ptr[i] += device.Ptr(p.Planes * elements * l.Type[i].Size())
 		}
 	}
 }
