@@ -142,6 +142,7 @@ inline u32 ballot(bool x) {
 }
 
 DEV float exp2Of(float x) { return __builtin_exp2f(x); }
+DEV float exp2Flushed(float x) { return __builtin_exp2f(x); }
 DEV float inverseOf(float x) { return 1 / x; }
 DEV float rootOf(float x) { return __builtin_sqrtf(x); }
 
