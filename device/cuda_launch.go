@@ -11,7 +11,7 @@ import (
 // CUDACode is kernels for GPUs in the text form PTX. A device compiles it when
 // the first of its functions is launched, and keeps it. Functions take one
 // parameter, the launch's Ptr, Int, Float and Type as C would lay them out in a
-// struct.
+// struct, and of launches with members these as a second one.
 type CUDACode struct {
 	Name string
 	// PTX gives the text for a GPU of a compute capability, such as 90 for 9.0.
@@ -30,8 +30,8 @@ type Grid struct {
 // is valid during the call.
 type CUDAQueue struct{ stream *cudaStream }
 
-// Run queues one function with l as its parameter. A grid without blocks is
-// nothing to do.
+// Run queues one function with l as its parameter, and l's members, if there are
+// any, as its second one. A grid without blocks is nothing to do.
 func (q *CUDAQueue) Run(code *CUDACode, function string, g Grid, l *Launch) {
 	s := q.stream
 	if g.X < 1 || g.Y < 0 || g.Z < 0 || !s.ready(l.Kernel.Name) {
@@ -46,8 +46,12 @@ func (q *CUDAQueue) Run(code *CUDACode, function string, g Grid, l *Launch) {
 	for i, n := range l.Int {
 		s.params.Int[i] = int64(n)
 	}
+	slot := s.slot
+	if l.Members != nil {
+		s.params.Members, slot = *l.Members, s.whole
+	}
 	call := cuda.Call{Function: f, Grid: [3]int{g.X, max(1, g.Y), max(1, g.Z)}, Block: g.Block, Shared: g.Shared}
-	s.keep(s.context.Launch(s.handle, &call, s.slot))
+	s.keep(s.context.Launch(s.handle, &call, slot))
 }
 
 // Workspace gives n bytes of device memory with undefined content, which the

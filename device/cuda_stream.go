@@ -22,7 +22,8 @@ type cudaStream struct {
 
 	launch Launch // the one that is being queued
 	params cudaParams
-	slot   *cuda.Params // points to params
+	slot   *cuda.Params // points to params without members
+	whole  *cuda.Params // points to all of params
 	host   hostRefs
 
 	mu   sync.Mutex
@@ -30,13 +31,16 @@ type cudaStream struct {
 	err  error  // the first error
 }
 
-// cudaParams are the parameters of every kernel: the arguments of its launch.
+// cudaParams are the parameters of kernels: the arguments of a launch, and for
+// those that take them its members as a second one.
 // internal/kernel/cuda/launch.cuh has the same in C.
 type cudaParams struct {
 	Ptr   [MaxPtrs]Ptr
 	Int   [MaxInts]int64
 	Float [MaxFloats]float32
 	Type  [MaxPtrs]DType
+
+	Members Members
 }
 
 func newCUDAStream(d *CUDADevice, id int) (*cudaStream, error) {
@@ -45,7 +49,8 @@ func newCUDAStream(d *CUDADevice, id int) (*cudaStream, error) {
 		return nil, err
 	}
 	s := &cudaStream{device: d, context: d.context, id: id, handle: handle}
-	s.slot = cuda.NewParams(unsafe.Pointer(&s.params), unsafe.Sizeof(s.params))
+	s.slot = cuda.NewParams(unsafe.Pointer(&s.params), unsafe.Offsetof(s.params.Members))
+	s.whole = cuda.NewParams(unsafe.Pointer(&s.params), unsafe.Sizeof(s.params))
 	s.queue.stream, s.events.stream = s, s
 	return s, nil
 }

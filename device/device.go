@@ -177,6 +177,9 @@ const (
 	MaxPtrs   = 12
 	MaxInts   = 32
 	MaxFloats = 8
+
+	MaxMembers    = 64 // with the other arguments below 4 KiB, which is what a GPU takes
+	MaxMemberPtrs = 5
 )
 
 // DType is the type of the elements at an address.
@@ -214,17 +217,36 @@ func (d *DType) UnmarshalText(name []byte) error {
 	return fmt.Errorf("unknown element type %q: want float32, bfloat16, float16 or int32", name)
 }
 
+// Members are groups of arrays of different lengths that one launch goes over,
+// each by itself.
+type Members struct {
+	N  int64 // how many there are
+	Of [MaxMembers]Member
+}
+
+// Member is one group: arrays of as many elements each.
+type Member struct {
+	Ptr   [MaxMemberPtrs]Ptr
+	Len   int64
+	First int32 // number of its first block of threads; for CUDA
+	Type  DType // of the elements at Ptr[0]; the others are of float32
+}
+
 // Launch is one computation with its arguments and its cost. It holds no
-// pointers to Go memory but the kernel, so queueing one allocates nothing.
+// pointers to Go memory but the kernel and its members, so queueing one
+// allocates nothing.
 type Launch struct {
 	Kernel *Kernel
-	Ptr    [MaxPtrs]Ptr
-	Type   [MaxPtrs]DType // of the elements at Ptr
-	Int    [MaxInts]int
-	Float  [MaxFloats]float32
-	Bytes  uint64 // least memory traffic: operands read and results written once
-	Flops  uint64 // floating-point operations
-	Link   uint64 // bytes to or from other devices, whichever are more; of collectives
+	// Members, if not nil, are more arguments. They lie on the heap, and stay as
+	// they are until the launch is done.
+	Members *Members
+	Ptr     [MaxPtrs]Ptr
+	Type    [MaxPtrs]DType // of the elements at Ptr
+	Int     [MaxInts]int
+	Float   [MaxFloats]float32
+	Bytes   uint64 // least memory traffic: operands read and results written once
+	Flops   uint64 // floating-point operations
+	Link    uint64 // bytes to or from other devices, whichever are more; of collectives
 }
 
 // Kernel is a computation as each kind of device knows it.

@@ -26,7 +26,7 @@ type hostStream struct {
 }
 
 // queueLength is how far the user may be ahead of the work. The ring takes
-// 120 KiB.
+// 124 KiB.
 const queueLength = 256
 
 // work is one place of the queue.

@@ -10,11 +10,12 @@ type Optimizer struct {
 	Steps int                     // done so far
 	Decay func(p *Parameter) bool // whether weight decay is for p; nil: it is for all
 
-	// OnUpdate, if not nil, is told of every parameter once its update is queued.
+	// OnUpdate, if not nil, is told of every parameter once its update is queued,
+	// in their order. Without it many parameters are updated at once.
 	OnUpdate func(p *Parameter)
 
 	params []*Parameter
-	states [][]*tensor.Tensor // for each parameter, in the order of Rule.states
+	kept   []tensor.Updated // each parameter with its states, in the order of Rule.states
 }
 
 // Rule is an optimizer's method with the numbers that stay the same over a
@@ -23,8 +24,8 @@ type Optimizer struct {
 type Rule interface {
 	// states names what is kept of each parameter, an array of its shape each.
 	states() []string
-	// update changes p by its gradient, multiplied by u.scale.
-	update(p *tensor.Tensor, states []*tensor.Tensor, u step)
+	// update changes ps by their gradients, multiplied by u.scale.
+	update(ps []tensor.Updated, u step)
 	// withoutDecay is the rule with a weight decay of 0.
 	withoutDecay() Rule
 }
@@ -41,7 +42,7 @@ type step struct {
 func NewOptimizer(params []*Parameter, r Rule) *Optimizer {
 	o := &Optimizer{Rule: r, params: Unique(params)}
 	for _, p := range o.params {
-		o.states = append(o.states, tensor.NewStates(p.Tensor, len(r.states())))
+		o.kept = append(o.kept, tensor.Updated{Tensor: p.Tensor, States: tensor.NewStates(p.Tensor, len(r.states()))})
 	}
 	return o
 }
@@ -50,22 +51,36 @@ func NewOptimizer(params []*Parameter, r Rule) *Optimizer {
 // by scale, a single element on the device, or as they are for nil.
 func (o *Optimizer) Step(lr float64, scale *tensor.Tensor) {
 	o.Steps++
+	u := step{lr, o.Steps, scale}
+	var with, without []tensor.Updated // weight decay
 	for i, p := range o.params {
-		if p.Len() > 0 && p.Grad() != nil {
-			o.rule(p).update(p.Tensor, o.states[i], step{lr, o.Steps, scale})
-			if o.OnUpdate != nil {
-				o.OnUpdate(p)
-			}
+		switch {
+		case p.Len() == 0 || p.Grad() == nil:
+		case o.OnUpdate != nil:
+			o.rule(p).update(o.kept[i:i+1], u)
+			o.OnUpdate(p)
+		case o.decays(p):
+			with = append(with, o.kept[i])
+		default:
+			without = append(without, o.kept[i])
 		}
+	}
+	if len(with) > 0 {
+		o.Rule.update(with, u)
+	}
+	if len(without) > 0 {
+		o.Rule.withoutDecay().update(without, u)
 	}
 }
 
+func (o *Optimizer) decays(p *Parameter) bool { return o.Decay == nil || o.Decay(p) }
+
 // rule is the one for p.
 func (o *Optimizer) rule(p *Parameter) Rule {
-	if o.Decay != nil && !o.Decay(p) {
-		return o.Rule.withoutDecay()
+	if o.decays(p) {
+		return o.Rule
 	}
-	return o.Rule
+	return o.Rule.withoutDecay()
 }
 
 // DecaysMatrices is the usual choice for Optimizer.Decay: what has one
@@ -79,7 +94,7 @@ func (o *Optimizer) State() []*Parameter {
 	var ps []*Parameter
 	for i, p := range o.params {
 		for j, name := range o.StateNames(p) {
-			ps = append(ps, &Parameter{Name: name, Tensor: o.states[i][j]})
+			ps = append(ps, &Parameter{Name: name, Tensor: o.kept[i].States[j]})
 		}
 	}
 	return ps
@@ -97,8 +112,8 @@ func (o *Optimizer) StateNames(p *Parameter) []string {
 
 // Release frees what the rule keeps.
 func (o *Optimizer) Release() {
-	for _, states := range o.states {
-		for _, s := range states {
+	for _, p := range o.kept {
+		for _, s := range p.States {
 			s.Release()
 		}
 	}

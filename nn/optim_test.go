@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/headroom-go/headroom/internal/golden"
@@ -98,6 +99,53 @@ func setGrad(rt *tensor.Runtime, p *nn.Parameter, g []float32) {
 // stateBytes is what the device holds for optimizers.
 func stateBytes(rt *tensor.Runtime) uint64 {
 	return rt.Allocator().Stats().ByPurpose[trace.OptimizerState].Live
+}
+
+// TestOnUpdate: who is told of every parameter is told in their order, and the
+// weights are the same, bit for bit, as where many are updated at once.
+func TestOnUpdate(t *testing.T) {
+	rt := runtime(t)
+	step := func(told func(*nn.Parameter)) (weights [][]float32) {
+		var params []*nn.Parameter
+		for i := range 70 {
+			p := &nn.Parameter{Name: fmt.Sprint(i), Tensor: rt.Parameter([][]int{{3}, {2, 5}}[i%2]...)}
+			defer p.Release()
+			g := make([]float32, p.Len())
+			for j := range g {
+				g[j] = float32(i - 7*j)
+			}
+			p.Set(g)
+			if i%5 != 0 {
+				setGrad(rt, p, g)
+			}
+			params = append(params, p)
+		}
+		opt := nn.NewAdamW(params, nn.AdamWOptions{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1})
+		defer opt.Release()
+		opt.Decay, opt.OnUpdate = nn.DecaysMatrices, told
+		opt.Step(0.1, nil)
+		for _, p := range params {
+			weights = append(weights, p.Float32s())
+			p.ZeroGrad()
+		}
+		return weights
+	}
+	var names []string
+	one, many := step(func(p *nn.Parameter) { names = append(names, p.Name) }), step(nil)
+	for i := range many {
+		if !slices.Equal(one[i], many[i]) {
+			t.Errorf("parameter %d is %v alone and %v among many", i, one[i], many[i])
+		}
+	}
+	var want []string
+	for i := range 70 {
+		if i%5 != 0 {
+			want = append(want, fmt.Sprint(i))
+		}
+	}
+	if !slices.Equal(names, want) {
+		t.Errorf("told of %v, want %v", names, want)
+	}
 }
 
 // TestDecay leaves a bias out of weight decay: with a gradient of 0, only the

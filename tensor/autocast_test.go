@@ -90,7 +90,7 @@ func TestToMisuse(t *testing.T) {
 		"autocast to int32": func() { rt.Autocast(tensor.Int32, func() {}) },
 		"gradient of int32": func() { rt.FromInt32s(trace.Input, []int32{1}, 1).RequireGrad() },
 		"state of a 16-bit": func() {
-			tensor.Update(tensor.UpdateSGD, rt.Empty(tensor.Float16, trace.Parameter, 2), nil, nil, tensor.UpdateParams{})
+			tensor.Update(tensor.UpdateSGD, []tensor.Updated{{Tensor: rt.Empty(tensor.Float16, trace.Parameter, 2)}}, nil, tensor.UpdateParams{})
 		},
 		"cat of two kinds":   func() { tensor.Concat(0, rt.Full(1, 2), rt.FromInt32s(trace.Input, []int32{1}, 1)) },
 		"too long a content": func() { rt.Empty(tensor.BFloat16, trace.Input, 2).Set(make([]float32, 3)) },

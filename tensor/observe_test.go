@@ -50,7 +50,7 @@ func TestObserver(t *testing.T) {
 		})
 		loss.Backward(1)
 		states := tensor.NewStates(p, 1)
-		tensor.Update(tensor.UpdateMomentum, p, nil, states, tensor.UpdateParams{LR: 1, Beta1: 0.9, Step: 1})
+		tensor.Update(tensor.UpdateMomentum, []tensor.Updated{{Tensor: p, States: states}}, nil, tensor.UpdateParams{LR: 1, Beta1: 0.9, Step: 1})
 		rt.Range("broken", func() { tensor.Add(p, rt.Full(1, 2)) })
 	})
 	if err == nil {

@@ -5,19 +5,39 @@ import (
 	"github.com/headroom-go/headroom/trace"
 )
 
-// Moments is what Adam keeps of one parameter: running means of its gradient
-// and of the gradient's square.
-type Moments struct{ Mean, Square *Tensor }
+// Updated is a parameter with what an optimizer's rule keeps of it.
+type Updated struct {
+	*Tensor
+	States []*Tensor
+}
 
 // AdamWParams are the numbers of one step.
 type AdamWParams = kernel.AdamWParams
 
-// AdamW updates p from its gradient, multiplied by scale (one element; nil for
-// 1), in one pass over the four arrays.
-func (m *Moments) AdamW(p, scale *Tensor, params AdamWParams) {
-	defer p.rt.endRanges(p.rt.begin(Range{Kind: OpUpdate, Name: "adamw"}))
-	updatable(p)
-	kernel.AdamW(p.rt.stream, p.Len(), p.ptr(), p.Grad().ptr(), m.Mean.ptr(), m.Square.ptr(), address(scale), params)
+// AdamW updates parameters from their gradients, multiplied by scale (one
+// element; nil for 1), in one pass over all arrays. Their states are running
+// means of the gradient and of its square.
+func AdamW(ps []Updated, scale *Tensor, params AdamWParams) {
+	rt := ps[0].rt
+	defer rt.endRanges(rt.begin(Range{Kind: OpUpdate, Name: "adamw"}))
+	kernel.AdamW(rt.stream, updated(ps), address(scale), params)
+}
+
+// updated is the parameters as kernels take them, and counts the change. It
+// panics unless they are float32.
+func updated(ps []Updated) []kernel.Updated {
+	arrays := make([]kernel.Updated, len(ps))
+	for i, p := range ps {
+		if p.dtype != Float32 {
+			fail("update of %v: optimizers change float32 parameters alone", p.Tensor)
+		}
+		p.st.version++
+		arrays[i] = kernel.Updated{N: p.Len(), W: p.ptr(), G: p.Grad().ptr()}
+		for j, s := range p.States {
+			arrays[i].States[j] = s.ptr()
+		}
+	}
+	return arrays
 }
 
 // ClipScale gives the norm of all elements of ts together and
@@ -36,15 +56,14 @@ func (rt *Runtime) ClipScaleAcross(ts []*Tensor, limit float32, across func(squa
 	defer rt.endRanges(rt.begin(Range{Kind: OpUpdate, Name: "clip_scale"}))
 	sum := rt.Empty(Float32, trace.Workspace)
 	defer sum.Release()
+	var arrays []kernel.Sized
+	for _, t := range ts {
+		arrays = append(arrays, kernel.Sized{Array: t.ptr(), N: t.Len()})
+	}
 	if len(ts) == 0 {
 		kernel.Fill(rt.stream, sum.ptr(), 1, 0)
-	}
-	var some []kernel.Sized
-	for i, t := range ts {
-		if some = append(some, kernel.Sized{Array: t.ptr(), N: t.Len()}); len(some) == kernel.MaxSquared || i == len(ts)-1 {
-			kernel.SumSquares(rt.stream, sum.ptr(), i >= kernel.MaxSquared, some...)
-			some = some[:0]
-		}
+	} else {
+		kernel.SumSquares(rt.stream, sum.ptr(), false, arrays...)
 	}
 	if across != nil {
 		across(sum)

@@ -34,23 +34,11 @@ func NewStates(p *Tensor, n int) []*Tensor {
 	return states
 }
 
-// updatable panics unless p is float32, and counts the change.
-func updatable(p *Tensor) {
-	if p.dtype != Float32 {
-		fail("update of %v: optimizers change float32 parameters alone", p)
-	}
-	p.st.version++
-}
-
-// Update changes p by one step of a rule from its gradient, multiplied by
-// scale (one element; nil for 1), in one pass over all arrays.
-func Update(rule UpdateRule, p, scale *Tensor, states []*Tensor, params UpdateParams) {
+// Update changes parameters by one step of a rule from their gradients,
+// multiplied by scale (one element; nil for 1), in one pass over all arrays.
+func Update(rule UpdateRule, ps []Updated, scale *Tensor, params UpdateParams) {
 	name := [...]string{"sgd", "momentum", "nesterov", "adam", "amsgrad", "adagrad", "rmsprop"}[rule]
-	defer p.rt.endRanges(p.rt.begin(Range{Kind: OpUpdate, Name: name}))
-	var at [3]kernel.Array
-	for i, s := range states {
-		at[i] = s.ptr()
-	}
-	updatable(p)
-	kernel.Update(p.rt.stream, rule, p.Len(), p.ptr(), p.Grad().ptr(), at, address(scale), params)
+	rt := ps[0].rt
+	defer rt.endRanges(rt.begin(Range{Kind: OpUpdate, Name: name}))
+	kernel.Update(rt.stream, rule, updated(ps), address(scale), params)
 }

@@ -170,7 +170,7 @@ func BenchmarkAdamW(b *testing.B) {
 	}
 	p := AdamWParams{LR: 1e-9, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.1, Step: 1}
 	benchmark(b, "AdamW", 4*benchN, func(s device.Stream) {
-		AdamW(s, 4*benchN, w.ptr(), g.ptr(), m.ptr(), v.ptr(), none, p)
+		AdamW(s, updates(4*benchN, w.ptr(), g.ptr(), m.ptr(), v.ptr()), none, p)
 	})
 }
 

@@ -221,11 +221,25 @@ func cudaDenseColumns(l *device.Launch, q *device.CUDAQueue) {
 	}
 }
 
+// Chunks of updates, and of sums of squares, of which each leaves one sum.
+const (
+	cudaUpdateChunk = 1 << 12
+	cudaSquareChunk = 1 << 14
+)
+
+// cudaUpdates runs a function over the chunks of parameters.
+func cudaUpdates(function string) cudaFunc {
+	return func(l *device.Launch, q *device.CUDAQueue) {
+		l.Int[1] = cudaUpdateChunk
+		q.Run(optimCode, function, cudaChunks(l.Members, cudaUpdateChunk), l)
+	}
+}
+
 func cudaSumSquares(l *device.Launch, q *device.CUDAQueue) {
-	most := slices.Max(l.Int[2 : 2+l.Int[0]])
-	g := device.Grid{X: max(1, min(blocks(most, packLen*threads), 512)), Y: l.Int[0], Block: threads}
-	l.Int[12], l.Ptr[11] = g.X*g.Y, q.Workspace(4*g.X*g.Y)
+	g := cudaChunks(l.Members, cudaSquareChunk)
+	l.Int[1], l.Int[2], l.Ptr[1] = cudaSquareChunk, g.X, q.Workspace(4*g.X)
 	q.Run(reduceCode, "sum_squares", g, l)
+	l.Members = nil
 	q.Run(reduceCode, "sum_squares_fold", device.Grid{X: 1, Block: 1024}, l)
 }
 

@@ -1,8 +1,6 @@
 package kernel
 
 import (
-	"math"
-
 	"github.com/headroom-go/headroom/device"
 )
 
@@ -139,7 +137,7 @@ func channelWay(l *device.Launch, function string) int {
 }
 
 // cudaPool runs a function with a thread for each window, or for each element
-// of the planes.
+// of the planes; of channels that lie last, for eight at a time.
 func cudaPool(function string, elements bool) cudaFunc {
 	return func(l *device.Launch, q *device.CUDAQueue) {
 		p := loadPool(l)
@@ -147,18 +145,18 @@ func cudaPool(function string, elements bool) cudaFunc {
 		if elements {
 			y = x
 		}
-		q.Run(imageCode, function, poolGrid(l, p.Planes*y), l)
+		q.Run(imageCode, function, p.spread(l, y), l)
 	}
 }
 
-// poolGrid is the grid for n elements, of which a thread takes a pack where the
-// channels are whole packs. avg_pool takes elements.
-func poolGrid(l *device.Launch, n int) device.Grid {
-	l.Int[13] = flag(l.Int[12]%packLen == 0 && aligned(l.Ptr[:3]...) && n/packLen < math.MaxInt32)
-	if l.Int[13] != 0 {
-		n /= packLen
+// spread is the grid for planes of n elements. It tells the function how many
+// channels make a pack.
+func (p *Pool) spread(l *device.Launch, n int) device.Grid {
+	l.Int[13] = 1
+	if p.Channels%packLen == 0 && aligned(l.Ptr[:4]...) && p.Planes*n/packLen < 1<<31 {
+		l.Int[13] = packLen
 	}
-	return spread(n)
+	return spread(p.Planes * n / l.Int[13])
 }
 
 // cudaMaxPoolGrad finds the greatest elements first, of as many planes at a
@@ -169,18 +167,18 @@ func cudaMaxPoolGrad(l *device.Launch, q *device.CUDAQueue) {
 	x, y := p.planes()
 	each := q.WorkspaceBytes() / 4 / y
 	if each == 0 {
-		q.Run(imageCode, "max_pool_grad", poolGrid(l, p.Planes*x), l)
+		q.Run(imageCode, "max_pool_grad", p.spread(l, x), l)
 		return
 	}
 	part := *l
 	part.Ptr[3] = q.Workspace(q.WorkspaceBytes())
-	for first := 0; first < p.Planes; first += each {
-		n := min(each, p.Planes-first)
-		part.Int[0] = n
-		q.Run(imageCode, "max_pool_places", poolGrid(&part, n*y), &part)
-		q.Run(imageCode, "max_pool_grad", poolGrid(&part, n*x), &part)
+	for first, planes := 0, p.Planes; first < planes; first += each {
+		p.Planes = min(each, planes-first)
+		part.Int[0] = p.Planes
+		q.Run(imageCode, "max_pool_places", p.spread(&part, y), &part)
+		q.Run(imageCode, "max_pool_grad", p.spread(&part, x), &part)
 		for i, elements := range [...]int{x, x, y} {
-			part.Ptr[i] += device.Ptr(n * elements * l.Type[i].Size())
+			part.Ptr[i] += device.Ptr(p.Planes * elements * l.Type[i].Size())
 		}
 	}
 }

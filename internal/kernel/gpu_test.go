@@ -73,14 +73,25 @@ func (s *elsewhere) Launch(l *device.Launch) {
 		return
 	}
 	there := *l
-	for i, p := range l.Ptr {
+	s.move(there.Ptr[:])
+	if l.Members != nil {
+		members := *l.Members
+		for i := range members.Of {
+			s.move(members.Of[i].Ptr[:])
+		}
+		there.Members = &members
+	}
+	s.Stream.Launch(&there)
+}
+
+func (s *elsewhere) move(ptrs []device.Ptr) {
+	for i, p := range ptrs {
 		for _, m := range s.moved {
 			if at := m.start(); p >= at && p < at+device.Ptr(len(m.data)) {
-				there.Ptr[i] = m.place + (p - at)
+				ptrs[i] = m.place + (p - at)
 			}
 		}
 	}
-	s.Stream.Launch(&there)
 }
 
 func (s *elsewhere) upload() {
@@ -337,21 +348,22 @@ func packedOps(tables *keeper) (ops []halfOp) {
 		}
 	}
 	ops = append(ops, channelOps()...)
-	pool := Pool{Planes: 3, H: 9, W: 7, OH: 5, OW: 4, Channels: 24, Kernel: [2]int{3, 3}, Stride: [2]int{2, 2}, Pad: [2]int{1, 1}}
+	pool := Pool{Planes: 3, H: 9, W: 10, OH: 5, OW: 5, Channels: 16, Kernel: [2]int{3, 3}, Stride: [2]int{2, 2}, Pad: [2]int{1, 1}}
 	x, y := pool.planes()
-	ops = append(ops, halfOp{"MaxPool in packs", []int{3 * x, 3 * y}, nil, func(s device.Stream, f, _ []Array) {
+	ops = append(ops, halfOp{"MaxPool of packs", []int{3 * y, 3 * x}, nil, func(s device.Stream, f, _ []Array) {
 		p := pool
-		p.X, p.Y = f[0], f[1]
+		p.Y, p.X = f[0], f[1]
 		MaxPool(s, p)
-	}}, halfOp{"MaxPoolGrad in packs", []int{3 * x, 3 * x, 3 * y}, nil, func(s device.Stream, f, _ []Array) {
+	}}, halfOp{"MaxPoolGrad of packs", []int{3 * x, 3 * y, 3 * x}, nil, func(s device.Stream, f, _ []Array) {
 		p := pool
-		p.X = f[0]
-		MaxPoolGrad(s, p, f[1], f[2], true)
-	}})
+		p.X = f[2]
+		MaxPoolGrad(s, p, f[0], f[1], true)
+	}}, halfOp{"Dropout in packs", []int{8000, 8000}, nil, func(s device.Stream, f, _ []Array) { Dropout(s, 4, 8000, f[0], f[1], 0.3, 7, true) }})
 	return append(ops, halfOp{"EmbeddingGrad of many", []int{20 * 264, 9000 * 264}, nil, func(s device.Stream, f, _ []Array) {
 		EmbeddingGrad(s, 9000, 264, WholeTable(20), f[0], f[1], index)
 	}}, halfOp{"UnaryGrad in packs", []int{8000, 8000, 8000}, nil, func(s device.Stream, f, _ []Array) {
 		UnaryGrad(s, GeluTanh, 8000, f[0], f[1], f[2], true)
+		UnaryGrad(s, GeluErf, 8000, f[0], f[1], f[2], true)
 	}}, halfOp{"Unary in packs", []int{8000, 8000}, nil, func(s device.Stream, f, _ []Array) { Unary(s, GeluTanh, 8000, f[0], f[1]) }})
 }
 

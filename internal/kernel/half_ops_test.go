@@ -97,10 +97,10 @@ func halfOps(mem *keeper) []halfOp {
 		{"GatherGrad", []int{20, 4}, nil, func(s device.Stream, f, _ []Array) { GatherGrad(s, 2, 10, 2, f[0], f[1], some4) }},
 		{"Clamp", []int{n, n}, nil, func(s device.Stream, f, _ []Array) { Clamp(s, n, f[0], f[1], -1, 1) }},
 		{"AdamW", []int{n}, []int{n, n, n}, func(s device.Stream, f, w []Array) {
-			AdamW(s, n, w[0], f[0], w[1], w[1], none, AdamWParams{LR: 0.1, Beta1: 0.9, Beta2: 0.9, Eps: 1, Step: 1})
+			AdamW(s, updates(n, w[0], f[0], w[1], w[2]), none, AdamWParams{LR: 0.1, Beta1: 0.9, Beta2: 0.9, Eps: 1, Step: 1})
 		}},
 		{"Update", []int{n}, []int{n, n}, func(s device.Stream, f, w []Array) {
-			Update(s, UpdateMomentum, n, w[0], f[0], [3]Array{w[1]}, none, UpdateParams{LR: 0.1, Beta1: 0.9, Step: 1})
+			Update(s, UpdateMomentum, updates(n, w[0], f[0], w[1]), none, UpdateParams{LR: 0.1, Beta1: 0.9, Step: 1})
 		}},
 		{"BatchNormStats", []int{1155}, []int{5, 5}, func(s device.Stream, f, w []Array) {
 			b := norm

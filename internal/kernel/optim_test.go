@@ -39,7 +39,7 @@ func TestAdamW(t *testing.T) {
 					scale = 0.25
 					factor = c.input([]float32{scale}).ptr()
 				}
-				c.run(func(s device.Stream) { AdamW(s, n, w.ptr(), g.ptr(), ms.ptr(), vs.ptr(), factor, p) })
+				c.run(func(s device.Stream) { AdamW(s, updates(n, w.ptr(), g.ptr(), ms.ptr(), vs.ptr()), factor, p) })
 				c.cost(7*n, 16*n)
 				weights, m, v = w.data, ms.data, vs.data
 			}
@@ -62,7 +62,7 @@ func TestAdamWFactors(t *testing.T) {
 	c := &testCase{t: t}
 	w, g, m, v := c.inout([]float32{1}), c.input([]float32{3}), c.inout([]float32{0}), c.inout([]float32{0})
 	c.run(func(s device.Stream) {
-		AdamW(s, 1, w.ptr(), g.ptr(), m.ptr(), v.ptr(), none, AdamWParams{LR: 0.001, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 1})
+		AdamW(s, updates(1, w.ptr(), g.ptr(), m.ptr(), v.ptr()), none, AdamWParams{LR: 0.001, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 1})
 	})
 	c.equal("v", v, 1e-7, func(int) float64 { return 0.009 })
 	c.equal("m", m, 1e-7, func(int) float64 { return 0.3 })
@@ -75,7 +75,7 @@ func TestAdamWNotFinite(t *testing.T) {
 		c := &testCase{t: t}
 		w, g, m, v := c.inout([]float32{1}), c.input([]float32{float32(math.Inf(1))}), c.inout([]float32{0}), c.inout([]float32{0})
 		c.run(func(s device.Stream) {
-			AdamW(s, 1, w.ptr(), g.ptr(), m.ptr(), v.ptr(), none, AdamWParams{LR: 0.001, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 1})
+			AdamW(s, updates(1, w.ptr(), g.ptr(), m.ptr(), v.ptr()), none, AdamWParams{LR: 0.001, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 1})
 		})
 		c.equal("w", w, 0, func(int) float64 { return math.NaN() })
 	})
@@ -93,11 +93,11 @@ func TestNoUpdate(t *testing.T) {
 		}
 	}
 	run(func(s device.Stream, w, g, m, v, factor Array) {
-		AdamW(s, 3, w, g, m, v, factor, AdamWParams{LR: 1, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 1})
+		AdamW(s, updates(3, w, g, m, v), factor, AdamWParams{LR: 1, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 1})
 	})
 	for rule := UpdateSGD; rule <= UpdateRMSProp; rule++ {
 		run(func(s device.Stream, w, g, m, v, factor Array) {
-			Update(s, rule, 3, w, g, [3]Array{m, v, v}, factor, UpdateParams{LR: 1, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 1})
+			Update(s, rule, updates(3, w, g, m, v, v), factor, UpdateParams{LR: 1, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 1})
 		})
 	}
 }

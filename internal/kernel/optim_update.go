@@ -35,10 +35,10 @@ type UpdateParams struct {
 	Step        int
 }
 
-var updateKernel = &device.Kernel{Name: "update", Host: updateHost, CUDA: cudaElements(optimCode, "update")}
+var updateKernel = &device.Kernel{Name: "update", Host: updateHost, CUDA: cudaUpdates("update")}
 
-// Update takes one step of a rule for n weights, in place, in one pass over
-// the weights, the gradients and the rule's states. With
+// Update takes one step of a rule for parameters, in place, in one pass over
+// their weights, gradients and the rule's states. With
 // g ← *gradScale·g + WeightDecay·w (no gradScale for 1), w ← (1 − LR·Decay)·w,
 // β1, β2 and t = Step:
 //
@@ -55,19 +55,14 @@ var updateKernel = &device.Kernel{Name: "update", Host: updateHost, CUDA: cudaEl
 // the forms that PyTorch computes. A gradScale that is not a number leaves all
 // as it is. Each element depends on its own operands
 // alone, so that the result is the same with any number of workers.
-func Update(s device.Stream, rule UpdateRule, n int, w, g Array, states [3]Array, gradScale Array, p UpdateParams) {
-	need("Update", n, w, g)
-	need("Update", n, states[:rule.States()]...)
+func Update(s device.Stream, rule UpdateRule, ps []Updated, gradScale Array, p UpdateParams) {
 	if p.Step < 1 {
 		panic(fmt.Sprintf("kernel.Update: step %d; the first is 1", p.Step))
 	}
-	k := rule.States()
-	l := device.Launch{Kernel: updateKernel, Bytes: bytesOf((2+2*k)*n) + g.bytes(n), Flops: uint64((4 + 6*k) * n)}
-	operands(&l, 0, w, g, gradScale)
-	operands(&l, 3, states[:k]...)
-	l.Int[0], l.Int[1] = n, int(rule)
-	l.Float = p.factors(rule)
-	queue(s, &l)
+	l := device.Launch{Kernel: updateKernel, Float: p.factors(rule)}
+	operands(&l, 0, gradScale)
+	l.Int[0] = int(rule)
+	queueUpdates(s, l, ps, rule.States(), 4+6*rule.States())
 }
 
 // factors derives what the inner loops need, in float64: with Beta2 0.999,
@@ -96,21 +91,25 @@ type update struct {
 }
 
 func updateHost(l *device.Launch, ws *device.Workers) {
-	n, rule, f := l.Int[0], UpdateRule(l.Int[1]), &l.Float
-	w, g := device.Float32s(l.Ptr[0], n), numbersOf(l, 1, n)
-	var s [3][]float32
-	for i := range rule.States() {
-		s[i] = device.Float32s(l.Ptr[3+i], n)
-	}
-	u := update{grad: 1, keep: f[0], decay: f[1], beta1: f[2], beta2: f[3], gain2: f[4],
+	f := &l.Float
+	u := update{keep: f[0], decay: f[1], beta1: f[2], beta2: f[3], gain2: f[4],
 		step: f[5], correct: f[6], eps: f[7], gain1: 1 - f[2]}
-	if l.Ptr[2] != 0 {
-		u.grad = device.Float32s(l.Ptr[2], 1)[0]
-	}
-	if u.grad != u.grad {
+	var ok bool
+	if u.grad, ok = gradScaleOf(l); !ok {
 		return
 	}
-	ws.For(n, chunk, func(lo, hi int) {
+	for i := range l.Members.Of[:l.Members.N] {
+		u.member(UpdateRule(l.Int[0]), &l.Members.Of[i], ws)
+	}
+}
+
+func (u *update) member(rule UpdateRule, p *device.Member, ws *device.Workers) {
+	g, w := typedOf(p), floatsOf(p, 1)
+	var s [3][]float32
+	for i := range rule.States() {
+		s[i] = floatsOf(p, 2+i)
+	}
+	ws.For(len(w), chunk, func(lo, hi int) {
 		var buf [pieceLen]float32
 		var part [3][]float32
 		for ; lo < hi; lo += pieceLen {

@@ -76,7 +76,7 @@ func updateStep(t *testing.T, rule UpdateRule, weights, grads []float32, states 
 		arrays[i] = c.inout(states[i])
 		ptrs[i] = arrays[i].ptr()
 	}
-	c.run(func(s device.Stream) { Update(s, rule, n, w.ptr(), g.ptr(), ptrs, factor.ptr(), p) })
+	c.run(func(s device.Stream) { Update(s, rule, updates(n, w.ptr(), g.ptr(), ptrs[:]...), factor.ptr(), p) })
 	c.cost((3+2*rule.States())*n, (4+6*rule.States())*n)
 	want, wantStates := make([]float64, n), make([][3]float64, n)
 	for j := range n {
@@ -99,15 +99,15 @@ func TestUpdateWithoutScale(t *testing.T) {
 	c := &testCase{t: t}
 	w, g := c.inout([]float32{2, 2}), c.input([]float32{3, float32(math.NaN())})
 	c.run(func(s device.Stream) {
-		Update(s, UpdateSGD, 2, w.ptr(), g.ptr(), [3]Array{}, none, UpdateParams{LR: 0.5, Step: 1})
+		Update(s, UpdateSGD, updates(2, w.ptr(), g.ptr()), none, UpdateParams{LR: 0.5, Step: 1})
 	})
 	c.equal("w", w, 0, func(i int) float64 { return []float64{0.5, math.NaN()}[i] })
 }
 
 func TestUpdateMisuse(t *testing.T) {
 	for name, f := range map[string]func(){
-		"no state": func() { Update(&sink{}, UpdateAdam, 1, some, some, [3]Array{some}, none, UpdateParams{Step: 1}) },
-		"step 0":   func() { Update(&sink{}, UpdateSGD, 1, some, some, [3]Array{}, none, UpdateParams{}) },
+		"no state": func() { Update(&sink{}, UpdateAdam, updates(1, some, some, some), none, UpdateParams{Step: 1}) },
+		"step 0":   func() { Update(&sink{}, UpdateSGD, updates(1, some, some), none, UpdateParams{}) },
 	} {
 		func() {
 			defer func() {
@@ -120,13 +120,31 @@ func TestUpdateMisuse(t *testing.T) {
 	}
 }
 
-func TestUpdateQueuesWithoutAllocating(t *testing.T) {
-	s := device.Stream(&sink{})
-	states := [3]Array{some, some, some}
-	if n := testing.AllocsPerRun(100, func() {
-		Update(s, UpdateAMSGrad, 10, some, some, states, none, UpdateParams{LR: 1e-3, Beta1: 0.9, Beta2: 0.99, Step: 3})
-	}); n != 0 {
-		t.Errorf("Update allocates %v times", n)
+// TestUpdateOfMany takes a step of more parameters than one launch has room for:
+// without elements, shorter than a pack, longer than a chunk.
+func TestUpdateOfMany(t *testing.T) {
+	r := seeded(t)
+	p := UpdateParams{LR: 0.03, WeightDecay: 0.02, Beta1: 0.9, Step: 2}
+	lens := []int{0, cudaUpdateChunk, 3, 2*cudaUpdateChunk + 9, 0, chunk + 1}
+	for len(lens) < 2*device.MaxMembers+1 {
+		lens = append(lens, r.IntN(70))
+	}
+	c := &testCase{t: t, launches: 3}
+	var many []Updated
+	var arrays [][3]*array
+	for _, n := range lens {
+		a := [3]*array{c.inout(randoms(r, n)), c.input(randoms(r, n)), c.inout(randoms(r, n))}
+		arrays, many = append(arrays, a), append(many, updates(n, a[0].ptr(), a[1].ptr(), a[2].ptr())...)
+	}
+	c.run(func(s device.Stream) { Update(s, UpdateMomentum, many, none, p) })
+	for i, a := range arrays {
+		want, states := make([]float64, lens[i]), make([][3]float64, lens[i])
+		for j := range want {
+			states[j][0] = a[2].start(j)
+			want[j] = updateOracle(UpdateMomentum, a[0].start(j), a[1].start(j), &states[j], p)
+		}
+		c.near(fmt.Sprint("w of parameter ", i), a[0], 1e-6, 1, func(j int) float64 { return want[j] })
+		c.near(fmt.Sprint("state of parameter ", i), a[2], 1e-6, 1, func(j int) float64 { return states[j][0] })
 	}
 }
 
@@ -144,7 +162,7 @@ func BenchmarkUpdate(b *testing.B) {
 			}
 			b.SetBytes(int64(4 * (3 + 2*rule.States()) * n))
 			for b.Loop() {
-				Update(s, rule, n, ptrs[0], ptrs[1], [3]Array(ptrs[2:]), none, UpdateParams{LR: 1e-3, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, Step: 1})
+				Update(s, rule, updates(n, ptrs[0], ptrs[1], ptrs[2:]...), none, UpdateParams{LR: 1e-3, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, Step: 1})
 			}
 		})
 	}

@@ -27,8 +27,16 @@ var (
 	somePool = Pool{Planes: 2, H: 4, W: 4, OH: 2, OW: 2, X: some, Y: other}
 )
 
+// updates is one parameter to update.
+func updates(n int, w, g Array, states ...Array) []Updated {
+	u := []Updated{{N: n, W: w, G: g}}
+	copy(u[0].States[:], states)
+	return u
+}
+
 // TestQueueingAllocatesNothing queues each operation with addresses of no
-// memory. Each has its kernel in the table.
+// memory; it allocates members, where the operation has them, and no more. Each
+// has its kernel in the table.
 func TestQueueingAllocatesNothing(t *testing.T) {
 	p, q := some, other
 	queued := &sink{}
@@ -69,7 +77,7 @@ func TestQueueingAllocatesNothing(t *testing.T) {
 		"Embedding":     func() { Embedding(s, 3, 4, WholeTable(5), p, q, q) },
 		"EmbeddingGrad": func() { EmbeddingGrad(s, 3, 4, WholeTable(5), p, q, q) },
 		"AdamW": func() {
-			AdamW(s, 10, p, p, p, p, q, AdamWParams{LR: 6e-4, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Step: 1234})
+			AdamW(s, updates(10, p, p, p, p), q, AdamWParams{LR: 6e-4, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Step: 1234})
 		},
 		"Pack8":            func() { Pack8(s, 10, p, q) },
 		"Unpack8":          func() { Unpack8(s, 10, p, q) },
@@ -100,7 +108,8 @@ func TestQueueingAllocatesNothing(t *testing.T) {
 		"PagedWrite":       func() { PagedWrite(s, somePages) },
 		"PagedAttention":   func() { PagedAttention(s, somePages) },
 	} {
-		if n := testing.AllocsPerRun(100, f); n != 0 {
+		n := testing.AllocsPerRun(100, f)
+		if most := float64(flag(queued.last.Members != nil)); n > most {
 			t.Errorf("%s allocates %v times", name, n)
 		}
 		if !slices.Contains(All(), queued.last.Kernel) {
@@ -141,7 +150,7 @@ func TestMisuse(t *testing.T) {
 			CrossEntropyOver(s, LogitRows{3, 4, 4, 0, 3, LogitPart{0, 9, p}}, p, p, p, p, CrossEntropyParams{Ignore: -1, Smoothing: 0.1})
 		},
 		"no table":              func() { Embedding(s, 2, 2, WholeTable(5), p, none, p) },
-		"step 0":                func() { AdamW(s, 1, p, p, p, p, none, AdamWParams{}) },
+		"step 0":                func() { AdamW(s, updates(1, p, p, p, p), none, AdamWParams{}) },
 		"groups that don't fit": func() { c := someConv; c.Groups = 3; Convolve(s, c) },
 		"an image too small":    func() { c := someConv; c.H = 2; ConvGradInput(s, c, p, p, false) },
 		"no weight":             func() { c := someConv; c.Weight = none; Convolve(s, c) },

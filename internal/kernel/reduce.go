@@ -19,7 +19,6 @@ package kernel
 // parts are added in pairs (see foldParts).
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/headroom-go/headroom/device"
@@ -219,35 +218,38 @@ type Sized struct {
 	N int
 }
 
-// MaxSquared is how many arrays SumSquares takes at most.
-const MaxSquared = 10
-
-// SumSquares sets *sum = Σ x² over all elements of xs, up to MaxSquared arrays,
-// or adds that with accumulate.
+// SumSquares sets *sum = Σ x² over all elements of xs, of which there is one at
+// least, or adds that with accumulate.
 func SumSquares(s device.Stream, sum Array, accumulate bool, xs ...Sized) {
-	if len(xs) == 0 || len(xs) > MaxSquared {
-		panic(fmt.Sprintf("kernel.SumSquares of %d arrays: it takes 1 to %d", len(xs), MaxSquared))
+	if len(xs) == 0 {
+		panic("kernel.SumSquares of no arrays")
 	}
 	need("SumSquares", 1, sum)
-	l := device.Launch{Kernel: sumSquaresKernel, Bytes: bytesOf(1 + flag(accumulate))}
+	l := device.Launch{Kernel: sumSquaresKernel}
 	operands(&l, 0, sum)
-	l.Int[0], l.Int[1] = len(xs), flag(accumulate)
-	for i, x := range xs {
-		need("SumSquares", x.N, x.Array)
-		operands(&l, 1+i, x.Array)
-		l.Int[2+i] = x.N
-		l.Bytes += x.bytes(x.N)
-		l.Flops += uint64(2 * x.N)
+	for len(xs) > 0 {
+		var some []Sized
+		some, xs, l.Members = nextMembers(xs)
+		l.Int[0], l.Bytes, l.Flops = flag(accumulate), bytesOf(1+flag(accumulate)), 0
+		for i, x := range some {
+			need("SumSquares", x.N, x.Array)
+			to := &l.Members.Of[i]
+			to.Ptr[0], to.Type, to.Len = x.Ptr, x.Type, int64(x.N)
+			l.Bytes += x.bytes(x.N)
+			l.Flops += uint64(2 * x.N)
+		}
+		queue(s, &l)
+		accumulate = true
 	}
-	queue(s, &l)
 }
 
 func sumSquaresHost(l *device.Launch, w *device.Workers) {
 	sum, total := device.Float32s(l.Ptr[0], 1), 0.0
-	for i, n := range l.Int[2 : 2+l.Int[0]] {
-		total += squares(numbersOf(l, 1+i, n), n, w)
+	for i := range l.Members.Of[:l.Members.N] {
+		m := &l.Members.Of[i]
+		total += squares(typedOf(m), int(m.Len), w)
 	}
-	if l.Int[1] != 0 {
+	if l.Int[0] != 0 {
 		total += float64(sum[0])
 	}
 	sum[0] = float32(total)

@@ -110,6 +110,24 @@ func TestBiasGrad(t *testing.T) {
 	})
 }
 
+// TestSumSquaresOfMany sums more arrays than one launch has room for.
+func TestSumSquaresOfMany(t *testing.T) {
+	r := seeded(t)
+	c := &testCase{t: t, launches: 2}
+	var xs []Sized
+	total := 0.0
+	for i := range device.MaxMembers + 6 {
+		x := c.input(randoms(r, []int{0, 5, cudaSquareChunk + 9}[min(2, i%7)]))
+		for _, v := range x.before {
+			total += float64(v) * float64(v)
+		}
+		xs = append(xs, Sized{x.ptr(), len(x.data)})
+	}
+	sum := c.output(1)
+	c.run(func(s device.Stream) { SumSquares(s, sum.ptr(), false, xs...) })
+	c.equal("sum", sum, 1e-6, func(int) float64 { return total })
+}
+
 func TestSumSquaresAndClip(t *testing.T) {
 	eachSIMD(t, func(t *testing.T) {
 		r := seeded(t)

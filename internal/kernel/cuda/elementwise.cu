@@ -1,34 +1,41 @@
 #include "launch.cuh"
 
-// map sets y = f(x), or adds that.
-template <class F> DEV void map(const Launch &l, bool accumulate, F f) {
-	Array y(l, 0), x(l, 1);
+// map sets packs of y to f(x), or adds that: f(pack, i) changes the elements
+// from number i on.
+template <class Y, class X, class F> DEV void mapPacks(const Launch &l, bool accumulate, Y y, X x, F f) {
 	every<8>(l.n[0], wide(y.address, x.address), [&]<int K>(i64 i) {
-		Pack<float, K> a = x.load<K>(i), sum = {};
-		if (accumulate) sum = y.load<K>(i);
+		Pack<float, K> a = x.template load<K>(i), sum = {};
+		if (accumulate) sum = y.template load<K>(i);
+		f.template operator()<K>(a.v, i);
 	UNROLL
-		for (int k = 0; k < K; k++) {
-			float v = f(a.v[k], i + k);
-			a.v[k] = accumulate ? sum.v[k] + v : v;
-		}
-		y.store<K>(i, a);
+		for (int k = 0; k < K; k++) a.v[k] = accumulate ? sum.v[k] + a.v[k] : a.v[k];
+		y.template store<K>(i, a);
 	});
 }
 
+// map sets y = f(x), or adds that.
+template <class Y, class X, class F> DEV void map(const Launch &l, bool accumulate, Y y, X x, F f) {
+	mapPacks(l, accumulate, y, x, [=]<int K>(float (&a)[K], i64) {
+	UNROLL
+		for (int k = 0; k < K; k++) a[k] = f(a[k]);
+	});
+}
+template <class F> DEV void map(const Launch &l, bool accumulate, F f) { map(l, accumulate, Array(l, 0), Array(l, 1), f); }
+
 // map2 sets y = f(a, b), or adds that.
-template <class F> DEV void map2(const Launch &l, bool accumulate, F f) {
-	Array y(l, 0), a(l, 1), b(l, 2);
+template <class T, class F> DEV void map2(const Launch &l, bool accumulate, T y, T a, T b, F f) {
 	every<8>(l.n[0], wide(y.address, a.address, b.address), [&]<int K>(i64 i) {
-		Pack<float, K> p = a.load<K>(i), q = b.load<K>(i), sum = {};
-		if (accumulate) sum = y.load<K>(i);
+		Pack<float, K> p = a.template load<K>(i), q = b.template load<K>(i), sum = {};
+		if (accumulate) sum = y.template load<K>(i);
 	UNROLL
 		for (int k = 0; k < K; k++) {
 			float v = f(p.v[k], q.v[k]);
 			p.v[k] = accumulate ? sum.v[k] + v : v;
 		}
-		y.store<K>(i, p);
+		y.template store<K>(i, p);
 	});
 }
+template <class F> DEV void map2(const Launch &l, bool accumulate, F f) { map2(l, accumulate, Array(l, 0), Array(l, 1), Array(l, 2), f); }
 
 KERNEL(256) fill(Launch l) {
 	Array y(l, 0);
@@ -42,11 +49,11 @@ KERNEL(256) fill(Launch l) {
 
 KERNEL(256) scale(Launch l) {
 	float s = l.f[0];
-	map(l, l.n[1], [=](float x, i64) { return s * x; });
+	map(l, l.n[1], [=](float x) { return s * x; });
 }
 
 // The functions of UnaryOp, in its order, each with its derivative times dy.
-const float geluScale = 1.5957691216f, geluCubic = 0.044715f; // 2·√(2/π)
+const float geluScale = 1.5957691216f, geluCubic = 0.044715f, log2e = 1.44269504f; // 2·√(2/π)
 
 template <int op> DEV float value(float x) {
 	switch (op) {
@@ -56,8 +63,8 @@ template <int op> DEV float value(float x) {
 	case 3: return rootOf(x);
 	case 4: return tanhOf(x);
 	case 5: return x > 0 || x != x ? x : 0;
-	case 6: return x * inverseOf(1 + expBelow(x * fma(x * x, -geluScale * geluCubic, -geluScale)));
-	case 7: return x * normalOf(x);
+	case 6: return x * inverseOf(1 + exp2Flushed(x * fma(x * x, -geluScale * geluCubic * log2e, -geluScale * log2e)));
+	case 7: return x * Normal(x).value;
 	case 8: return x * sigmoidOf(x);
 	case 9: return sigmoidOf(x);
 	case 10: {
@@ -81,11 +88,14 @@ template <int op> DEV float gradient(float dy, float x) {
 	}
 	case 5: return x > 0 ? dy : x != x ? x : 0;
 	case 6: {
-		float square = x * x, u = x * fma(square, -geluScale * geluCubic, -geluScale);
-		float e = expBelow(u > 80 ? 80 : u), s = inverseOf(1 + e); // e finite, so that 1 − s is a number, e·s
+		float square = x * x, u = x * fma(square, -geluScale * geluCubic * log2e, -geluScale * log2e);
+		float e = exp2Flushed(u > 115 ? 115 : u), s = inverseOf(1 + e); // e finite, so that 1 − s is a number, e·s
 		return dy * fma(x * fma(square, 3 * geluScale * geluCubic, geluScale), e * s * s, s);
 	}
-	case 7: return dy * (normalOf(x) + x * expOf(-0.5f * x * x) * 0.39894228f);
+	case 7: {
+		Normal n(x);
+		return dy * fma(x * n.bell, 0.39894228f, n.value);
+	}
 	case 8: {
 		Sigmoid s(x);
 		return dy * (s.value + x * s.value * s.rest);
@@ -102,9 +112,27 @@ template <int op> DEV float gradient(float dy, float x) {
 
 #define EACH_UNARY(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11) DO(12)
 
+// Functions that models have between their layers have code of their own for
+// bfloat16: a load behind a branch by type waits for the one before.
+template <int op> const bool frequent = op >= 5 && op <= 7;
+
+template <int op> DEV void unary(const Launch &l) {
+	Array y(l, 0), x(l, 1);
+	auto f = [](float x) { return value<op>(x); };
+	if (frequent<op> && y.type == BF16 && x.type == BF16) return map(l, false, y.as<BF16>(), x.as<BF16>(), f);
+	map(l, false, f);
+}
+
+template <int op> DEV void unaryGrad(const Launch &l) {
+	Array y(l, 0), dy(l, 1), x(l, 2);
+	auto f = [](float dy, float x) { return gradient<op>(dy, x); };
+	if (frequent<op> && y.type == BF16 && dy.type == BF16 && x.type == BF16) return map2(l, l.n[2], y.as<BF16>(), dy.as<BF16>(), x.as<BF16>(), f);
+	map2(l, l.n[2], f);
+}
+
 KERNEL(256) unary(Launch l) {
 	switch (l.n[1]) {
-#define DO(op) case op: return map(l, false, [](float x, i64) { return value<op>(x); });
+#define DO(op) case op: return unary<op>(l);
 		EACH_UNARY(DO)
 #undef DO
 	}
@@ -112,7 +140,7 @@ KERNEL(256) unary(Launch l) {
 
 KERNEL(256) unary_grad(Launch l) {
 	switch (l.n[1]) {
-#define DO(op) case op: return map2(l, l.n[2], [](float dy, float x) { return gradient<op>(dy, x); });
+#define DO(op) case op: return unaryGrad<op>(l);
 		EACH_UNARY(DO)
 #undef DO
 	}
@@ -133,12 +161,12 @@ KERNEL(256) scale_by(Launch l) {
 
 KERNEL(256) dropout(Launch l) {
 	Dropout d(l.f[0], l.n[2], l.n[3]);
-	map(l, l.n[1], [=](float x, i64 i) { return x * d.factor(i); });
+	mapPacks(l, l.n[1], Array(l, 0), Array(l, 1), [=]<int K>(float (&x)[K], i64 i) { d.apply<K>(i, x); });
 }
 
 KERNEL(256) clamp(Launch l) {
 	float least = l.f[0], most = l.f[1];
-	map(l, false, [=](float x, i64) { return x < least ? least : x > most ? most : x; });
+	map(l, false, [=](float x) { return x < least ? least : x > most ? most : x; });
 }
 
 KERNEL(256) clamp_grad(Launch l) {

@@ -223,148 +223,157 @@ struct Side {
 	DEV bool covers(int o, int x) const { return x >= lo(o) && x < hi(o); }
 };
 
-// Number is the type in which packs of W elements are counted: whole packs are
-// fewer than 2³².
-template <int W> struct Number {
-	typedef u32 type;
-};
-template <> struct Number<1> {
-	typedef i64 type;
-};
-
-// A Place is W channels of a pixel of a plane: pack number i of [planes, sides,
-// channels]. plane is where the channels' elements of X begin, which are
-// channels apart.
-template <int W> struct Place {
+// A Place is a pixel of a plane in K channels: number i of [planes, sides,
+// channels/K]. plane is where the first channel's elements of X begin, which are
+// channels apart. Packs are few enough to be numbered by 32 bits, which are
+// quicker to divide.
+template <int K> struct Place {
 	int h, w;
 	i64 number, plane, channels, channel;
 
-	DEV Place(const Launch &l, typename Number<W>::type i, int high, int wide) : channels(l.n[12]) {
-		typename Number<W>::type packs = channels / W;
-		channel = (i64)(i % packs) * W, i /= packs;
-		w = (int)(i % wide), h = (int)(i / wide % high);
-		number = i / wide / high;
+	DEV Place(const Launch &l, i64 i, int high, int wide) : channels(l.n[12]) {
+		K > 1 ? split<u32>((u32)i, high, wide) : split<u64>(i, high, wide);
 		plane = number * l.n[1] * l.n[2] * channels + channel;
 	}
+	template <class I> DEV void split(I i, I high, I wide) {
+		I packs = (I)channels / K;
+		channel = i % packs * K, i /= packs;
+		w = (int)(i % wide), i /= wide;
+		h = (int)(i % high), number = i / high;
+	}
 	DEV i64 at(int place) const { return plane + place * channels; }
-	// window is where the channels' elements of a window lie in Y.
+	// window is the number of the first element of one in Y.
 	DEV i64 window(const Side &down, const Side &across, int oy, int ox) const {
 		return ((number * down.windows + oy) * across.windows + ox) * channels + channel;
 	}
 };
 
-// everyPlace calls f<W> for the number of every pack of n elements: 8 of them by
-// n[13], or 1.
-template <class F> DEV void everyPlace(const Launch &l, i64 n, F f) {
-	if (l.n[13])
-		every<1>(n / 8, false, [&]<int K>(i64 i) { f.template operator()<8>(i); });
-	else
-		every<1>(n, false, [&]<int K>(i64 i) { f.template operator()<1>(i); });
+// places calls f for each pack of n[13] channels of high × wide pixels of all
+// planes, with its place and the number of its first element.
+template <class F> DEV void places(const Launch &l, int high, int wide, F f) {
+	i64 elements = l.n[0] * high * wide * l.n[12];
+	auto each = [&]<int K>() {
+		for (i64 i = globalThread(); i < elements / K; i += globalThreads()) f.template operator()<K>(Place<K>(l, i, high, wide), i * K);
+	};
+	l.n[13] == 8 ? each.template operator()<8>() : each.template operator()<1>();
 }
 
-// Greatest is the first greatest element of a window in each of W channels, and
-// its place in the plane; NaN is the greatest.
-template <int W> struct Greatest {
-	Pack<float, W> most;
-	Pack<int, W> place;
+// Greatest is the first greatest elements of a window, with their places in a
+// plane; NaN is the greatest.
+template <int K> struct Greatest {
+	Pack<float, K> value;
+	Pack<int, K> place;
 
-	template <class A> DEV Greatest(const A &x, const Place<W> &p, const Side &down, const Side &across, int oy, int ox) {
+	template <class X> DEV Greatest(X x, const Place<K> &p, const Side &down, const Side &across, int oy, int ox) {
 		int first = down.lo(oy) * across.size + across.lo(ox);
-		most = x.template load<W>(p.at(first));
+		value = x.template load<K>(p.at(first));
 	UNROLL
-		for (int k = 0; k < W; k++) place.v[k] = first;
+		for (int k = 0; k < K; k++) place.v[k] = first;
 		for (int h = down.lo(oy); h < down.hi(oy); h++)
 			for (int w = across.lo(ox); w < across.hi(ox); w++) {
-				Pack<float, W> v = x.template load<W>(p.at(h * across.size + w));
+				int here = h * across.size + w;
+				Pack<float, K> v = x.template load<K>(p.at(here));
 			UNROLL
-				for (int k = 0; k < W; k++)
-					if (v.v[k] > most.v[k] || v.v[k] != v.v[k]) most.v[k] = v.v[k], place.v[k] = h * across.size + w;
+				for (int k = 0; k < K; k++) {
+					bool more = v.v[k] > value.v[k] || v.v[k] != v.v[k];
+					value.v[k] = more ? v.v[k] : value.v[k];
+					place.v[k] = more ? here : place.v[k];
+				}
 			}
 	}
 };
 
-// eachGreatest calls f(i, greatest) for every window, whose elements in Y are
-// those from i on.
-template <class A, class F> DEV void eachGreatest(const Launch &l, const A &x, F f) {
+template <class X> DEV void maxPool(const Launch &l, X x, X y) {
 	Side down(l, 0), across(l, 1);
-	everyPlace(l, l.n[0] * down.windows * across.windows * l.n[12], [&]<int W>(i64 i) {
-		Place<W> p(l, i, down.windows, across.windows);
-		f(i * W, Greatest<W>(x, p, down, across, p.h, p.w));
+	places(l, down.windows, across.windows, [&]<int K>(const Place<K> &p, i64 i) {
+		y.template store<K>(i, Greatest<K>(x, p, down, across, p.h, p.w).value);
 	});
 }
 
-template <class A> DEV void maxPool(const Launch &l, const A &x) {
-	Array y(l, 1);
-	eachGreatest(l, x, [&]<int W>(i64 i, const Greatest<W> &g) { y.store<W>(i, g.most); });
-}
-
 KERNEL(256) max_pool(Launch l) {
-	Array x(l, 0);
-	if (x.type == BF16) return maxPool(l, x.as<BF16>());
-	maxPool(l, x);
+	Array x(l, 0), y(l, 1);
+	if (x.type == BF16 && y.type == BF16) return maxPool(l, x.as<BF16>(), y.as<BF16>());
+	maxPool(l, x, y);
 }
 
 KERNEL(256) avg_pool(Launch l) {
 	Side down(l, 0), across(l, 1);
 	Array x(l, 0), y(l, 1);
-	every<1>(l.n[0] * down.windows * across.windows * l.n[12], false, [&]<int K>(i64 i) {
-		Place<1> p(l, i, down.windows, across.windows);
-		float sum = 0;
+	places(l, down.windows, across.windows, [&]<int K>(const Place<K> &p, i64 i) {
+		Pack<float, K> sum = {};
 		for (int h = down.lo(p.h); h < down.hi(p.h); h++)
-			for (int w = across.lo(p.w); w < across.hi(p.w); w++) sum += x.get(p.at(h * across.size + w));
-		y.set(i, sum / (float)(down.count(p.h) * across.count(p.w)));
+			for (int w = across.lo(p.w); w < across.hi(p.w); w++) {
+				Pack<float, K> v = x.load<K>(p.at(h * across.size + w));
+			UNROLL
+				for (int k = 0; k < K; k++) sum.v[k] += v.v[k];
+			}
+		float count = (float)(down.count(p.h) * across.count(p.w));
+	UNROLL
+		for (int k = 0; k < K; k++) sum.v[k] /= count;
+		y.store<K>(i, sum);
 	});
 }
 
-// gradients: each element gathers from the windows that cover it. share(p, oy,
-// ox, i, g) makes of a window's gradient, which is element i of dy, its part.
+// gather sets dx, or adds to it: each element gathers from the windows that cover
+// it. share(p, oy, ox, g) makes of a window's gradients the parts of the elements
+// at p.
 template <class F> DEV void gather(const Launch &l, const Array &dx, const Array &dy, F share) {
 	Side down(l, 0), across(l, 1);
-	everyPlace(l, l.n[0] * down.size * across.size * l.n[12], [&]<int W>(i64 i) {
-		Place<W> p(l, i, down.size, across.size);
-		Pack<float, W> sum = {};
-		if (l.n[11]) sum = dx.load<W>(i * W);
+	places(l, down.size, across.size, [&]<int K>(const Place<K> &p, i64 i) {
+		Pack<float, K> sum = {};
 		for (int oy = down.from(p.h); oy < down.to(p.h); oy++)
 			for (int ox = across.from(p.w); ox < across.to(p.w); ox++) {
 				if (!down.covers(oy, p.h) || !across.covers(ox, p.w)) continue;
-				i64 window = p.window(down, across, oy, ox);
-				Pack<float, W> g = dy.load<W>(window);
-				share(p, oy, ox, window, g);
+				Pack<float, K> g = dy.load<K>(p.window(down, across, oy, ox));
+				share.template operator()<K>(p, oy, ox, g);
 			UNROLL
-				for (int k = 0; k < W; k++) sum.v[k] += g.v[k];
+				for (int k = 0; k < K; k++) sum.v[k] += g.v[k];
 			}
-		dx.store<W>(i * W, sum);
+		if (l.n[11]) {
+			Pack<float, K> old = dx.load<K>(i);
+		UNROLL
+			for (int k = 0; k < K; k++) sum.v[k] += old.v[k];
+		}
+		dx.store<K>(i, sum);
 	});
 }
 
 // max_pool_places finds the places of the greatest elements of all windows,
 // in the plane, for the gradient: ptr[3] has four bytes for each.
-template <class A> DEV void maxPoolPlaces(const Launch &l, const A &x) {
-	eachGreatest(l, x, [&]<int W>(i64 i, const Greatest<W> &g) { store<W>(at<int>(l.ptr[3]) + i, g.place); });
+template <class X> DEV void greatestPlaces(const Launch &l, X x) {
+	Side down(l, 0), across(l, 1);
+	places(l, down.windows, across.windows, [&]<int K>(const Place<K> &p, i64 i) {
+		store<K>(at<int>(l.ptr[3]) + i, Greatest<K>(x, p, down, across, p.h, p.w).place);
+	});
 }
 
 KERNEL(256) max_pool_places(Launch l) {
 	Array x(l, 0);
-	if (x.type == BF16) return maxPoolPlaces(l, x.as<BF16>());
-	maxPoolPlaces(l, x);
+	if (x.type == BF16) return greatestPlaces(l, x.as<BF16>());
+	greatestPlaces(l, x);
 }
 
 // max_pool_grad looks for them itself where ptr[3] is 0.
 KERNEL(256) max_pool_grad(Launch l) {
 	Side down(l, 0), across(l, 1);
 	Array x(l, 0);
-	gather(l, Array(l, 1), Array(l, 2), [&]<int W>(const Place<W> &p, int oy, int ox, i64 window, Pack<float, W> &g) {
-		Pack<int, W> place = l.ptr[3] ? load<W>(at<int>(l.ptr[3]) + window) : Greatest<W>(x, p, down, across, oy, ox).place;
+	gather(l, Array(l, 1), Array(l, 2), [&]<int K>(const Place<K> &p, int oy, int ox, Pack<float, K> &g) {
+		Pack<int, K> places;
+		if (l.ptr[3]) {
+			places = load<K>(at<int>(l.ptr[3]) + p.window(down, across, oy, ox));
+		} else {
+			places = Greatest<K>(x, p, down, across, oy, ox).place;
+		}
 	UNROLL
-		for (int k = 0; k < W; k++)
-			if (place.v[k] != p.h * across.size + p.w) g.v[k] = 0;
+		for (int k = 0; k < K; k++) g.v[k] = places.v[k] == p.h * across.size + p.w ? g.v[k] : 0;
 	});
 }
 
 KERNEL(256) avg_pool_grad(Launch l) {
 	Side down(l, 0), across(l, 1);
-	gather(l, Array(l, 0), Array(l, 1), [&]<int W>(const Place<W> &, int oy, int ox, i64, Pack<float, W> &g) {
+	gather(l, Array(l, 0), Array(l, 1), [&]<int K>(const Place<K> &, int oy, int ox, Pack<float, K> &g) {
+		float count = (float)(down.count(oy) * across.count(ox));
 	UNROLL
-		for (int k = 0; k < W; k++) g.v[k] /= (float)(down.count(oy) * across.count(ox));
+		for (int k = 0; k < K; k++) g.v[k] /= count;
 	});
 }

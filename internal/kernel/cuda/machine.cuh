@@ -38,10 +38,16 @@ DEV float exp2Of(float x) {
 	asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
 	return y;
 }
+// The next two take numbers below 2⁻¹²⁶ for 0, which spares three instructions.
+DEV float exp2Flushed(float x) {
+	float y;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
 // inverseOf is 1/x to about an ulp.
 DEV float inverseOf(float x) {
 	float y;
-	asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
 	return y;
 }
 DEV float rootOf(float x) { return __nvvm_sqrt_rn_f(x); }

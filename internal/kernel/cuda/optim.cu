@@ -1,23 +1,46 @@
 #include "launch.cuh"
 
-// AdamW: ptr w, g, m, v, gradScale; f as kernel.AdamW derives them.
-KERNEL(256) adamw(Launch l) {
-	float *w = at<float>(l.ptr[0]), *m = at<float>(l.ptr[2]), *v = at<float>(l.ptr[3]);
-	Array g(l, 1);
-	float grad = l.ptr[4] ? *at<float>(l.ptr[4]) : 1;
+// A member's arrays are the gradients, the weights and the rule's states; ptr[0]
+// is the factor of the gradients, n[1] the length of chunks. f is as the Go
+// functions derive it.
+
+// updates calls f(w, d, s) for all elements of the block's chunk: a weight, its
+// gradient with the factor, and its states, of which f changes all but d.
+template <int states, class F> DEV void updates(const Launch &l, const Members &m, F f) {
+	float grad = l.ptr[0] ? *at<float>(l.ptr[0]) : 1;
 	if (grad != grad) return;
-	every<4>(l.n[0], wide(l.ptr[0], l.ptr[1], l.ptr[2], l.ptr[3]), [&]<int K>(i64 i) {
-		Pack<float, K> pw = load<K>(w + i), pg = g.load<K>(i), pm = load<K>(m + i), pv = load<K>(v + i);
+	Chunk c(m, l.n[1]);
+	Array g = Array(m.of[c.member].ptr[0], m.of[c.member].type).from(c.from);
+	float *a[1 + states];
+	u64 all = g.address;
+UNROLL
+	for (int j = 0; j <= states; j++) {
+		a[j] = at<float>(m.of[c.member].ptr[1 + j]) + c.from;
+		all |= m.of[c.member].ptr[1 + j];
+	}
+	sweep<4>(c.n, threadX(), blockLen(), wide(all), [&]<int K>(i64 i) {
+		Pack<float, K> d = g.load<K>(i), p[1 + states];
+	UNROLL
+		for (int j = 0; j <= states; j++) p[j] = load<K>(a[j] + i);
 	UNROLL
 		for (int k = 0; k < K; k++) {
-			float d = pg.v[k] * grad;
-			pm.v[k] = l.f[1] * pm.v[k] + l.f[2] * d;
-			pv.v[k] = l.f[3] * pv.v[k] + l.f[4] * d * d;
-			pw.v[k] = pw.v[k] * l.f[0] - l.f[5] * pm.v[k] / (rootOf(pv.v[k]) * l.f[6] + l.f[7]);
+			float s[3];
+		UNROLL
+			for (int j = 0; j < states; j++) s[j] = p[1 + j].v[k];
+			f(p[0].v[k], d.v[k] * grad, s);
+		UNROLL
+			for (int j = 0; j < states; j++) p[1 + j].v[k] = s[j];
 		}
-		store<K>(w + i, pw);
-		store<K>(m + i, pm);
-		store<K>(v + i, pv);
+	UNROLL
+		for (int j = 0; j <= states; j++) store<K>(a[j] + i, p[j]);
+	});
+}
+
+KERNEL(256) adamw(Launch l, Members m) {
+	updates<2>(l, m, [&](float &w, float d, float *s) {
+		s[0] = l.f[1] * s[0] + l.f[2] * d;
+		s[1] = l.f[3] * s[1] + l.f[4] * d * d;
+		w = w * l.f[0] - l.f[5] * s[0] / (rootOf(s[1]) * l.f[6] + l.f[7]);
 	});
 }
 
@@ -51,32 +74,19 @@ template <int rule> DEV float updated(float w, float d, float *s, const float *f
 	}
 }
 
-template <int rule, int states> DEV void update(const Launch &l) {
-	float *w = at<float>(l.ptr[0]);
-	Array g(l, 1);
-	float grad = l.ptr[2] ? *at<float>(l.ptr[2]) : 1;
-	if (grad != grad) return;
-	float f[8];
-UNROLL
-	for (int i = 0; i < 8; i++) f[i] = l.f[i];
-	every<1>(l.n[0], false, [&]<int K>(i64 i) {
-		float s[3] = {};
-	UNROLL
-		for (int j = 0; j < states; j++) s[j] = at<float>(l.ptr[3 + j])[i];
-		w[i] = updated<rule>(w[i], g.get(i) * grad + f[1] * w[i], s, f);
-	UNROLL
-		for (int j = 0; j < states; j++) at<float>(l.ptr[3 + j])[i] = s[j];
-	});
+template <int rule, int states> DEV void update(const Launch &l, const Members &m) {
+	updates<states>(l, m, [&](float &w, float d, float *s) { w = updated<rule>(w, d + l.f[1] * w, s, l.f); });
 }
 
-KERNEL(256) update(Launch l) {
-	switch (l.n[1]) {
-	case 0: return update<0, 0>(l);
-	case 1: return update<1, 1>(l);
-	case 2: return update<2, 1>(l);
-	case 3: return update<3, 2>(l);
-	case 4: return update<4, 3>(l);
-	case 5: return update<5, 1>(l);
-	default: return update<6, 2>(l);
+// n[0] is the rule.
+KERNEL(256) update(Launch l, Members m) {
+	switch (l.n[0]) {
+	case 0: return update<0, 0>(l, m);
+	case 1: return update<1, 1>(l, m);
+	case 2: return update<2, 1>(l, m);
+	case 3: return update<3, 2>(l, m);
+	case 4: return update<4, 3>(l, m);
+	case 5: return update<5, 1>(l, m);
+	default: return update<6, 2>(l, m);
 	}
 }

@@ -150,28 +150,41 @@ KERNEL(256) sum_fold(Launch l) {
 	Array(l, 0).put(to, sum, l.n[2]);
 }
 
-// sum_squares leaves sums in the workspace ptr[11]: blocks with the same blockY
-// go over array 1 + blockY, of n[2 + blockY] elements.
-KERNEL(256) sum_squares(Launch l) {
-	SHARED float room[32];
-	Array x(l, 1 + blockY());
+// squaresOf is a thread's part of Σ x² over n elements.
+template <class X> DEV float squaresOf(X x, i64 n) {
+	i64 whole = wide(x.address) ? n / 8 * 8 : 0;
 	float sum = 0;
-	every<8>(l.n[2 + blockY()], wide(x.address), [&]<int K>(i64 i) {
-		Pack<float, K> p = x.load<K>(i);
+#pragma unroll 4
+	for (i64 i = threadX() * 8; i < whole; i += 256 * 8) {
+		Pack<float, 8> p = x.template load<8>(i);
 	UNROLL
-		for (int k = 0; k < K; k++) sum = fma(p.v[k], p.v[k], sum);
-	});
-	sum = blockSum(sum, room);
-	if (threadX() == 0) at<float>(l.ptr[11])[blockY() * gridLen() + blockX()] = sum;
+		for (int k = 0; k < 8; k++) sum = fma(p.v[k], p.v[k], sum);
+	}
+	for (i64 i = whole + threadX(); i < n; i += 256) {
+		float v = x.template load<1>(i).v[0];
+		sum = fma(v, v, sum);
+	}
+	return sum;
 }
 
-// sum_squares_fold adds up n[12] of them, with one block.
+// sum_squares leaves a sum of each chunk of n[1] elements in the workspace
+// ptr[1].
+KERNEL(256) sum_squares(Launch l, Members m) {
+	SHARED float room[32];
+	Chunk c(m, l.n[1]);
+	Array x = Array(m.of[c.member].ptr[0], m.of[c.member].type).from(c.from);
+	float sum = x.type == F32 ? squaresOf(x.as<F32>(), c.n) : x.type == BF16 ? squaresOf(x.as<BF16>(), c.n) : squaresOf(x, c.n);
+	sum = blockSum(sum, room);
+	if (threadX() == 0) at<float>(l.ptr[1])[blockX()] = sum;
+}
+
+// sum_squares_fold adds up n[2] of them, with one block; n[0] says accumulate.
 KERNEL(1024) sum_squares_fold(Launch l) {
 	SHARED float room[32];
 	float sum = 0, *to = at<float>(l.ptr[0]);
-	for (i64 i = threadX(); i < l.n[12]; i += blockLen()) sum += at<float>(l.ptr[11])[i];
+	for (i64 i = threadX(); i < l.n[2]; i += blockLen()) sum += at<float>(l.ptr[1])[i];
 	sum = blockSum(sum, room);
-	if (threadX() == 0) *to = l.n[1] ? *to + sum : sum;
+	if (threadX() == 0) *to = l.n[0] ? *to + sum : sum;
 }
 
 KERNEL(32) clip_scale(Launch l) {

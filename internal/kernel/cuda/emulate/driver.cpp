@@ -63,8 +63,13 @@ struct Function {
 	std::string name;
 	void (*code)(Launch);
 	int threads, shared;
+	bool members; // takes them
 };
-typedef std::map<std::string, int> Module; // the threads of a function's blocks at most
+struct Entry {
+	int threads; // of a block at most
+	bool members;
+};
+typedef std::map<std::string, Entry> Module;
 
 struct Handle {
 	u64 offset, size; // in the file
@@ -125,9 +130,9 @@ u64 take(u64 size) {
 void clearRange(u64 p, u64 size) { mmap((void *)p, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0); }
 
 // run runs a kernel now.
-void run(const std::string &name, void (*code)(Launch), const Launch &l, const int *grid, int threads, int shared) {
+void run(const std::string &name, void (*code)(Launch), const Launch &l, const Members *m, const int *grid, int threads, int shared) {
 	if (!lost.empty()) return;
-	if (const char *failure = machine::run(code, l, grid, threads, shared)) lost = name + ": " + failure;
+	if (const char *failure = machine::run(code, l, m, grid, threads, shared)) lost = name + ": " + failure;
 }
 
 // copy queues a copy, as a kernel of one thread, so that bad addresses are found
@@ -139,7 +144,7 @@ template <bool here, bool there> int copy(u64 to, u64 from, u64 n, u64 stream) {
 	l.ptr[0] = to, l.ptr[1] = from, l.n[0] = (i64)n;
 	(*s)->add([=] {
 		const int one[3] = {1, 1, 1};
-		run("copy", [](Launch l) { memcpy(here ? at<char>(l.ptr[0]) : (char *)l.ptr[0], there ? at<char>(l.ptr[1]) : (char *)l.ptr[1], l.n[0]); }, l, one, 1, 0);
+		run("copy", [](Launch l) { memcpy(here ? at<char>(l.ptr[0]) : (char *)l.ptr[0], there ? at<char>(l.ptr[1]) : (char *)l.ptr[1], l.n[0]); }, l, 0, one, 1, 0);
 	});
 	return 0;
 }
@@ -161,13 +166,16 @@ void (*kernel(const char *name))(Launch) {
 	return (void (*)(Launch))dlsym(self, name);
 }
 
-// parse finds the functions of a module, and the threads that they are made for.
+// parse finds the functions of a module, and what they are made for.
 Module parse(const std::string &ptx) {
 	const std::string entry = ".visible .entry ", bound = ".maxntid ";
 	Module m;
 	for (size_t i = ptx.find(entry); i != std::string::npos; i = ptx.find(entry, i)) {
 		i += entry.size();
-		m[ptx.substr(i, ptx.find('(', i) - i)] = std::stoi(ptx.substr(ptx.find(bound, i) + bound.size(), 10));
+		std::string name = ptx.substr(i, ptx.find('(', i) - i);
+		size_t end = ptx.find(bound, i);
+		bool members = ptx.substr(i, end - i).find(name + "_param_1") != std::string::npos;
+		m[name] = {std::stoi(ptx.substr(end + bound.size(), 10)), members};
 	}
 	return m;
 }
@@ -459,7 +467,7 @@ API cuModuleGetFunction(u64 *f, u64 module, const char *name) {
 	if (!m) return invalidHandle;
 	auto code = kernel(name);
 	if (!m->count(name) || !code) return notFound;
-	return *f = keep(functions, Function{name, code, (*m)[name], 48 << 10}), 0;
+	return *f = keep(functions, Function{name, code, (*m)[name].threads, 48 << 10, (*m)[name].members}), 0;
 }
 API cuFuncSetAttribute(u64 function, int attribute, int value) {
 	CALL;
@@ -473,13 +481,14 @@ API cuLaunchKernel(u64 function, unsigned x, unsigned y, unsigned z, unsigned th
 	auto f = find(functions, function);
 	auto s = find(streams, stream);
 	if (!f || !s) return invalidHandle;
-	if (*(u64 *)extra[3] != sizeof(Launch)) return invalidValue;
+	if (*(u64 *)extra[3] != sizeof(Launch) + (f->members ? sizeof(Members) : 0)) return invalidValue;
 	if (!x || !y || !z || x > 0x7fffffff || y > 0xffff || z > 0xffff || !threads || shared > (unsigned)f->shared) return invalidValue;
 	if (threads > (unsigned)f->threads) return tooLarge;
 	Launch l = *(Launch *)extra[1];
+	auto m = f->members ? std::make_shared<Members>(*(Members *)((Launch *)extra[1] + 1)) : nullptr;
 	(*s)->add([=, f = *f] {
 		const int grid[3] = {(int)x, (int)y, (int)z};
-		run(f.name, f.code, l, grid, (int)threads, (int)shared);
+		run(f.name, f.code, l, m.get(), grid, (int)threads, (int)shared);
 	});
 	return 0;
 }

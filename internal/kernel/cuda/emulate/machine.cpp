@@ -45,6 +45,7 @@ static struct {
 
 static void (*kernel)(Launch);
 static Launch launch;
+static const Members *members; // the kernel's second parameter; 0: it takes none
 static jmp_buf home; // where the block's end is
 static char failure[256];
 
@@ -118,7 +119,11 @@ static void life() {
 		while (started < threads) {
 			me->thread = thread = down ? threads - 1 - started : started;
 			started++;
-			kernel(launch);
+			if (members) {
+				((void (*)(Launch, Members))kernel)(launch, *members);
+			} else {
+				kernel(launch);
+			}
 			ending();
 		}
 	}
@@ -184,10 +189,10 @@ static void runBlock(int bytes) {
 	if (!_setjmp(home)) toNext();
 }
 
-const char *run(void (*f)(Launch), const Launch &l, const int *grid, int n, int bytes) {
+const char *run(void (*f)(Launch), const Launch &l, const Members *m, const int *grid, int n, int bytes) {
 	if (!shared) prepare();
 	static char *const sharedEnd = shared;
-	kernel = f, launch = l, threads = n, blocks = grid[0], shared = sharedEnd - (bytes + 15) / 16 * 16;
+	kernel = f, launch = l, members = m, threads = n, blocks = grid[0], shared = sharedEnd - (bytes + 15) / 16 * 16;
 	make(n);
 	worker = pthread_self();
 	working = true;

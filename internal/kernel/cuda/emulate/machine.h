@@ -18,9 +18,10 @@ extern char *shared; // of a block, as the launch has asked for
 // All memory of the device lies between these addresses.
 extern u64 memory, memoryEnd;
 
-// run runs a kernel, block by block. It gives what failed, and 0 if nothing did.
+// run runs a kernel, block by block, with members if it takes them. It gives what
+// failed, and 0 if nothing did.
 // After a failure nothing can be run any more.
-const char *run(void (*kernel)(Launch), const Launch &launch, const int *grid, int threads, int shared);
+const char *run(void (*kernel)(Launch), const Launch &launch, const Members *members, const int *grid, int threads, int shared);
 
 void fail(const char *what); // ends the launch
 void barrier();
@@ -141,6 +142,7 @@ inline u32 ballot(bool x) {
 }
 
 DEV float exp2Of(float x) { return __builtin_exp2f(x); }
+DEV float exp2Flushed(float x) { return __builtin_exp2f(x); }
 DEV float inverseOf(float x) { return 1 / x; }
 DEV float rootOf(float x) { return __builtin_sqrtf(x); }
 
