@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -65,7 +65,7 @@ type Loan struct {
 	address string
 	wire    wire
 	shelf   *Shelf[*lentRoom]
-	seed    maphash.Seed
+	summer  summer
 	staging *Place
 	work    sync.WaitGroup
 
@@ -136,7 +136,7 @@ func borrow(conn net.Conn, d device.Device, bytes uint64, o BorrowOptions) (*Loa
 		return nil, err
 	}
 	conn.SetDeadline(time.Time{})
-	l := &Loan{o: o, wire: wire{Conn: conn, patience: o.Patience}, seed: maphash.MakeSeed(), live: map[*lentRoom]bool{}, held: bytes, recall: make(chan struct{}, 1),
+	l := &Loan{o: o, wire: wire{Conn: conn, patience: o.Patience}, summer: newSummer(), live: map[*lentRoom]bool{}, held: bytes, recall: make(chan struct{}, 1),
 		queue: make(chan operation, ringChunks), summed: make(chan operation, 1), asked: make(chan operation, ringChunks), came: make(chan operation, 1)}
 	end := uint64(0)
 	l.shelf = NewShelf(bytes, func(n uint64) (*lentRoom, error) {
@@ -247,7 +247,7 @@ func (l *Loan) sum() {
 			o.after.Sync()
 		}
 		if o.put {
-			o.room.sums[o.chunk] = maphash.Bytes(l.seed, o.buf)
+			o.room.sums[o.chunk] = l.summer.sum(o.buf)
 		}
 		l.summed <- o
 	}
@@ -329,7 +329,7 @@ func (l *Loan) receive(f frame) error {
 // zeros, which index nothing outside an array.
 func (l *Loan) compare() {
 	for o := range l.came {
-		if !o.room.lost.Load() && maphash.Bytes(l.seed, o.buf) != o.room.sums[o.chunk] {
+		if !o.room.lost.Load() && l.summer.sum(o.buf) != o.room.sums[o.chunk] {
 			l.fail(errors.New("it gave back other bytes than it was given"))
 			o.room.lost.Store(true)
 		}
@@ -621,18 +621,21 @@ func hungUp(err error) bool {
 
 // count only grows; goroutines wait for it to reach a number.
 type count struct {
-	mu    sync.Mutex
-	grown sync.Cond
-	n     uint64
+	mu      sync.Mutex
+	reached sync.Cond
+	n       uint64
+	next    uint64 // the least that somebody waits for, or less
 }
 
-func (c *count) init() { c.grown.L = &c.mu }
+func (c *count) init() { c.reached.L = &c.mu }
 
 func (c *count) add() {
 	c.mu.Lock()
-	c.n++
-	c.mu.Unlock()
-	c.grown.Broadcast()
+	defer c.mu.Unlock()
+	if c.n++; c.n >= c.next { // who waits for more sleeps on
+		c.next = math.MaxUint64
+		c.reached.Broadcast()
+	}
 }
 
 // mark is a device.Event that is reached with a number of a count.
@@ -651,6 +654,7 @@ func (m *mark) Sync() {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
 	for m.of.n < m.n {
-		m.of.grown.Wait()
+		m.of.next = min(m.of.next, m.n)
+		m.of.reached.Wait()
 	}
 }
