@@ -31,8 +31,8 @@ type LendOptions struct {
 	Grace    time.Duration // for borrowers to fetch what is theirs when memory is called back; 0: 30 s
 
 	// While less than Keep bytes are Available to this machine, loans are called back,
-	// the newest first, and while no more are none is granted. 0: nothing is kept. What
-	// could not be measured changes nothing.
+	// the newest first; one is granted where as many are left beside it. 0: nothing is
+	// kept. What could not be measured changes nothing.
 	Keep      uint64
 	Available func() (uint64, error)
 
