@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// availableMemory is the number of bytes that the machine, and the control
+// AvailableMemory is the number of bytes that the machine, and the control
 // group of the process where there is one, can give without swapping, rounded
-// down to 2 MiB.
-func availableMemory() (uint64, error) {
+// down to 2 MiB. It is known on Linux alone.
+func AvailableMemory() (uint64, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return 0, err

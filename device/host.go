@@ -54,7 +54,7 @@ func (o *HostOptions) complete() (err error) {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
 	if o.Capacity == 0 {
-		o.Capacity, err = availableMemory()
+		o.Capacity, err = AvailableMemory()
 	}
 	return err
 }

@@ -53,16 +53,22 @@ type JobReport struct {
 // KindJob is the kind of a JobReport.
 const KindJob = "job"
 
+// RankNote begins the annotation by which a program says in its snapshot which rank of
+// its job it is, and where that stands: "rank 3 of 8: pipeline 1 of 2, data 1 of 4".
+const RankNote = "rank "
+
 // RankFigures are those of one rank at the moment that counts: when its memory ran
 // out, or at its peak.
 type RankFigures struct {
 	Name          string  `json:"name"`
+	Place         string  `json:"place,omitempty"` // where it stands in the job, if its snapshot says so (RankNote)
 	Device        int     `json:"device"`
 	Verdict       Verdict `json:"verdict"`
 	RanOut        bool    `json:"ran_out"`
 	LiveBytes     uint64  `json:"live_bytes"`
 	ReservedBytes uint64  `json:"reserved_bytes"`
-	CachedBytes   uint64  `json:"cached_bytes"` // reserved and not live
+	CachedBytes   uint64  `json:"cached_bytes"`    // reserved and not live
+	ByPurpose     []Share `json:"live_by_purpose"` // the live blocks as they were asked for, the largest first
 }
 
 // Spread is a part of the memory that ranks have different amounts of.
@@ -102,8 +108,7 @@ func ExplainJob(ranks []Member) *JobReport {
 	})
 	var most, sum uint64
 	for i, e := range j.of {
-		r.Ranks = append(r.Ranks, RankFigures{Name: ranks[i].Name, Device: e.h.device, Verdict: j.reports[i].Verdict, RanOut: e.oom >= 0,
-			LiveBytes: e.live, ReservedBytes: e.peakReserved, CachedBytes: *j.reports[i].CachedBytes})
+		r.Ranks = append(r.Ranks, j.figures(i))
 		most, sum = max(most, e.live), sum+e.live
 	}
 	if r.Imbalance = 1; sum > 0 {
@@ -111,6 +116,24 @@ func ExplainJob(ranks []Member) *JobReport {
 	}
 	j.judge(r)
 	return r
+}
+
+// figures are those of the i-th rank.
+func (j *job) figures(i int) RankFigures {
+	e, r := j.of[i], j.reports[i]
+	return RankFigures{Name: j.ranks[i].Name, Place: e.h.place(), Device: e.h.device, Verdict: r.Verdict, RanOut: e.oom >= 0,
+		LiveBytes: e.live, ReservedBytes: e.peakReserved, CachedBytes: *r.CachedBytes,
+		ByPurpose: shares(e.leases, func(l *Lease) string { return e.purposes.of(l).String() })}
+}
+
+// place is what a program has noted of its place in a job, or "".
+func (h *History) place() string {
+	for _, a := range h.snapshot.Annotations {
+		if strings.HasPrefix(a.Name, RankNote) {
+			return a.Name
+		}
+	}
+	return ""
 }
 
 // spreads are the parts, by a key, of which ranks have different amounts.

@@ -158,7 +158,7 @@ func (r *Run) release() (err error) {
 }
 
 // openMetrics opens the file of metrics, empty for a new run, and removes what
-// killed runs left half written.
+// killed runs left half written and runs of more ranks left whole.
 func (r *Run) openMetrics() (io.WriteCloser, error) {
 	if !r.writes() {
 		return nowhere{io.Discard}, nil
@@ -174,7 +174,7 @@ func (r *Run) openMetrics() (io.WriteCloser, error) {
 		err = f.Truncate(0)
 	}
 	if err == nil {
-		err = atomicfile.Clean(r.Dir)
+		err = errors.Join(atomicfile.Clean(r.Dir), r.removeStrange())
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())

@@ -33,7 +33,7 @@ arithmetic, what would help and what would not.
 Of several snapshots, or a folder of them, it explains the ranks of a job together: a
 table of them, in what they differ, which of them ran out, why that one, and what
 would have evened it out. The files of a folder are taken in the order of the numbers
-in their names.`,
+in their names; one that is alone there is explained by itself.`,
 		Example: `  headroom explain snapshot.pickle
   headroom explain 'CUDA out of memory. Tried to allocate 2.00 GiB. ...'
   python train.py 2>&1 | headroom explain -
@@ -46,11 +46,14 @@ in their names.`,
 		},
 		RunE: promptly(func(cmd *cobra.Command, args []string) error {
 			e.stdin, e.stderr = cmd.InOrStdin(), cmd.ErrOrStderr()
-			if ranks, err := ranksIn(args); err != nil || ranks != nil {
-				if err != nil {
-					return err
-				}
+			ranks, err := ranksIn(args)
+			switch {
+			case err != nil:
+				return err
+			case len(ranks) > 1:
 				return e.explainJob(cmd.OutOrStdout(), ranks)
+			case len(ranks) == 1:
+				args = ranks
 			}
 			r, err := e.explain(args)
 			if err != nil {

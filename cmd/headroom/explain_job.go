@@ -17,7 +17,7 @@ import (
 )
 
 // ranksIn gives the files of a job's ranks: several that are named, or those of a
-// folder. Nil where the first is no file: the arguments are the words of a text.
+// folder, which may hold but one. Nil where the first is no file, or the only one.
 func ranksIn(args []string) ([]string, error) {
 	info, err := os.Stat(args[0])
 	switch {
@@ -26,7 +26,7 @@ func ranksIn(args []string) ([]string, error) {
 	case info.IsDir() && len(args) == 1:
 		return filesIn(args[0])
 	case info.IsDir():
-		return nil, usagef("explain takes one folder or several files")
+		return nil, usagef("name one folder, or several files")
 	case len(args) == 1:
 		return nil, nil
 	}
@@ -34,7 +34,7 @@ func ranksIn(args []string) ([]string, error) {
 }
 
 // filesIn gives the snapshots in a folder, by their names, in the order of their
-// numbers.
+// numbers. It fails where there is none.
 func filesIn(folder string) ([]string, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -46,8 +46,8 @@ func filesIn(folder string) ([]string, error) {
 			files = append(files, filepath.Join(folder, e.Name()))
 		}
 	}
-	if len(files) < 2 {
-		return nil, fmt.Errorf("the folder %s holds %d snapshots (files with .pickle or .pkl in their names): the ranks of a job are two or more", folder, len(files))
+	if len(files) == 0 {
+		return nil, fmt.Errorf("the folder %s holds no snapshot: no file has .pickle or .pkl in its name", folder)
 	}
 	slices.SortFunc(files, byNumbers)
 	return files, nil
@@ -104,7 +104,7 @@ func writeJob(p *page, r *inspect.JobReport) error {
 		if k.RanOut {
 			mark = "ran out"
 		}
-		rows = append(rows, []string{"", fmt.Sprint(i), size.Format(k.LiveBytes), size.Format(k.ReservedBytes), size.Format(k.CachedBytes), string(k.Verdict), mark, k.Name})
+		rows = append(rows, []string{"", fmt.Sprint(i), size.Format(k.LiveBytes), size.Format(k.ReservedBytes), size.Format(k.CachedBytes), string(k.Verdict), mark, placed(k)})
 	}
 	p.table("lrrrrlll", rows...)
 	writeSpreads(p, "what differs, by purpose", r.Purposes)
@@ -112,6 +112,14 @@ func writeJob(p *page, r *inspect.JobReport) error {
 	writeList(p, "what to do", r.Actions)
 	p.line(plain, "")
 	return p.err
+}
+
+// placed is the name of a rank with its place in the job, if that is known.
+func placed(k inspect.RankFigures) string {
+	if k.Place == "" {
+		return k.Name
+	}
+	return k.Name + " (" + k.Place + ")"
 }
 
 // writeSpreads shows between what ranks the largest differences are.

@@ -189,13 +189,27 @@ func TestExplainFolder(t *testing.T) {
 		t.Errorf("ranks %+v", r.Ranks)
 	}
 	for want, args := range map[string][]string{
-		"two or more":           {t.TempDir()},
-		"are of one snapshot":   append([]string{"--svg", filepath.Join(t.TempDir(), "x.svg")}, paths[0], paths[2]),
-		"one folder or several": {folder, folder},
-		"gone.pickle":           {paths[0], "gone.pickle"},
+		"holds no snapshot":      {t.TempDir()},
+		"are of one snapshot":    append([]string{"--svg", filepath.Join(t.TempDir(), "x.svg")}, paths[0], paths[2]),
+		"one folder, or several": {folder, folder},
+		"gone.pickle":            {paths[0], "gone.pickle"},
 	} {
 		if status, _, stderr := headroom(append([]string{"explain"}, args...)...); status == 0 || !strings.Contains(stderr, want) {
 			t.Errorf("explain %v: status %d, %q, want %q", args, status, stderr, want)
 		}
+	}
+}
+
+// TestExplainFolderOfOne explains the one snapshot of a folder as that file.
+func TestExplainFolderOfOne(t *testing.T) {
+	folder, paths := writeRanks(t, madeUp["pipeline"])
+	_, alone, _ := headroom("explain", paths[0])
+	for _, path := range paths[1:] {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if status, got, stderr := headroom("explain", folder); status != 0 || got != alone || got == "" {
+		t.Errorf("status %d: %s%s\nwant\n%s", status, got, stderr, alone)
 	}
 }

@@ -14,9 +14,16 @@ import (
 	"github.com/headroom-go/headroom/internal/spill"
 )
 
+// lendFlags say what is lent, and to whom.
+type lendFlags struct {
+	bytes  uint64
+	listen string
+	grace  time.Duration
+	keep   sizeFlag
+}
+
 func lendCommand() *cobra.Command {
-	var listen string
-	var grace time.Duration
+	var f lendFlags
 	cmd := &cobra.Command{
 		Use:   "lend SIZE",
 		Short: "Lend memory of this machine to trainings on others",
@@ -25,13 +32,18 @@ func lendCommand() *cobra.Command {
 is taken as it is written to, is nobody else's, and is this machine's again when the
 borrower's run ends.
 
-Ctrl-C calls all memory back: borrowers fetch what is theirs, for which they have
---grace, and go on without. A second Ctrl-C ends at once: steps that had values here
-are done again.
+With --keep it looks every second at how much memory this machine has available. While
+that is less, it calls back as much as is missing, from the newest loan first, and
+lends no more until there is room again.
+
+Ctrl-C calls all memory back. Borrowers fetch what is theirs, for which they have
+--grace, and go on with what is left to them. A second Ctrl-C ends at once: steps that
+had values here are done again.
 
 Nothing is encrypted, and whoever reaches the address may borrow: it is for networks
 that are trusted. It answers only to this machine unless --listen says otherwise.`,
 		Example: `  headroom lend 64GiB --listen 10.0.0.7:9402
+  headroom lend 64GiB --listen 10.0.0.7:9402 --keep 8GiB
   headroom train --device cuda:0,8GiB --away 64GiB,tcp://10.0.0.7:9402`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -39,28 +51,30 @@ that are trusted. It answers only to this machine unless --listen says otherwise
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			bytes, err := size.Parse(args[0])
-			if err == nil && bytes == 0 {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			f.bytes, err = size.Parse(args[0])
+			if err == nil && f.bytes == 0 {
 				err = fmt.Errorf("0 bytes are nothing to lend")
 			}
 			if err != nil {
 				return usageError{err}
 			}
-			return lend(cmd.Context(), bytes, listen, grace, cmd.OutOrStdout())
+			return f.lend(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:9402", "`ADDRESS` to listen at; a port alone is on 127.0.0.1, and port 0 any that is free")
-	cmd.Flags().DurationVar(&grace, "grace", 30*time.Second, "`TIME` that borrowers have to fetch what is theirs")
+	fl := cmd.Flags()
+	fl.StringVar(&f.listen, "listen", "127.0.0.1:9402", "`ADDRESS` to listen at; a port alone is on 127.0.0.1, and port 0 any that is free")
+	fl.DurationVar(&f.grace, "grace", 30*time.Second, "`TIME` that borrowers have to fetch what is theirs")
+	fl.Var(&f.keep, "keep", "call loans back while less than SIZE of this machine's memory is available (default 0)")
 	return cmd
 }
 
 // lend lends until ctx ends and borrowers have fetched what is theirs.
-func lend(ctx context.Context, bytes uint64, address string, grace time.Duration, w io.Writer) error {
-	if err := available(bytes); err != nil {
+func (f *lendFlags) lend(ctx context.Context, w io.Writer) error {
+	if err := available(f.bytes); err != nil {
 		return err
 	}
-	address, err := addressOf("--listen", address)
+	address, err := addressOf("--listen", f.listen)
 	if err != nil {
 		return err
 	}
@@ -69,33 +83,38 @@ func lend(ctx context.Context, bytes uint64, address string, grace time.Duration
 		return usagef("--listen %s: %w", address, err)
 	}
 	defer listener.Close()
-	if err := fact(w, "lends", "%s at tcp://%s", size.Format(bytes), listener.Addr()); err != nil {
+	kept := ""
+	if f.keep > 0 {
+		kept = ", and keeps " + size.Format(uint64(f.keep)) + " available"
+	}
+	if err := fact(w, "lends", "%s at tcp://%s%s", size.Format(f.bytes), listener.Addr(), kept); err != nil {
 		return err
 	}
-	return spill.Lend(ctx, listener, spill.LendOptions{Bytes: bytes, Grace: grace, Notify: func(c spill.LoanChange) {
-		what := "borrows"
-		if c.Ended {
-			what = "gave back"
-		}
-		text := fmt.Sprintf("%s %s %s", c.Borrower, what, size.Format(c.Bytes))
-		if c.After > 0 {
-			text += fmt.Sprintf(", %v after they were called back", c.After.Round(100*time.Microsecond))
-		}
-		if c.Err != nil {
-			text += fmt.Sprintf(" (%v)", c.Err)
-		}
-		fact(w, "loan", "%s; %s of %s are lent", text, size.Format(c.LentNow), size.Format(bytes))
+	return spill.Lend(ctx, listener, spill.LendOptions{Bytes: f.bytes, Grace: f.grace, Keep: uint64(f.keep), Available: device.AvailableMemory, Notify: func(c spill.LoanChange) {
+		fact(w, "loan", "%s; %s of %s are lent", loanText(c), size.Format(c.LentNow), size.Format(f.bytes))
 	}})
+}
+
+// loanText says what happened to a loan.
+func loanText(c spill.LoanChange) string {
+	verb := [...]string{spill.LoanBegan: "borrows", spill.LoanRecalled: "is asked to give back", spill.LoanShrank: "gave back", spill.LoanEnded: "gave back"}[c.What]
+	text := fmt.Sprintf("%s %s %s", c.Borrower, verb, size.Format(c.Bytes))
+	if c.After > 0 {
+		text += fmt.Sprintf(", %v after they were called back", c.After.Round(100*time.Microsecond))
+	}
+	if c.Err != nil {
+		text += fmt.Sprintf(" (%v)", c.Err)
+	}
+	return text
 }
 
 // available refuses to lend what the machine has not.
 func available(bytes uint64) error {
-	host, err := device.OpenHost(device.HostOptions{})
+	has, err := device.AvailableMemory()
 	if err != nil {
 		return err
 	}
-	defer host.Close()
-	if has := host.Info().Capacity; bytes > has {
+	if bytes > has {
 		return usagef("%s to lend: this machine has %s available", size.Format(bytes), size.Format(has))
 	}
 	return nil

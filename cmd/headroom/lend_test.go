@@ -38,11 +38,16 @@ func (s *spoken) String() string {
 func TestTrainBorrows(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	out, done := &spoken{}, make(chan error, 1)
-	go func() { done <- lend(ctx, 64<<20, "0", time.Minute, out) }()
+	lender := &lendFlags{bytes: 64 << 20, listen: "0", grace: time.Minute, keep: 1}
+	go func() { done <- lender.lend(ctx, out) }()
 	for !strings.Contains(out.String(), "\n") {
 		time.Sleep(time.Millisecond)
 	}
-	_, address, _ := strings.Cut(strings.TrimSpace(out.String()), " at ")
+	_, address, _ := strings.Cut(out.String(), " at ")
+	address, kept, _ := strings.Cut(address, ", ")
+	if kept != "and keeps 1B available\n" {
+		t.Errorf("the lender says %q of what it keeps", kept)
+	}
 	data, dir := text(t), t.TempDir()
 	p, rates, fast := filepath.Join(dir, "plan.json"), filepath.Join(dir, "rates.json"), filepath.Join(dir, "fast.json")
 	known := plan.HostRates(runtime.GOMAXPROCS(0))
@@ -100,6 +105,7 @@ func TestBadLenders(t *testing.T) {
 		{[]string{"lend", "many"}, 2, "many"},
 		{[]string{"lend", "1000TiB"}, 2, "available"},
 		{[]string{"lend", "1KiB", "--listen", "nowhere:http:1"}, 2, "--listen"},
+		{[]string{"lend", "1KiB", "--keep", "some"}, 2, "--keep"},
 		{small(data, t.TempDir()+"/x", "--away", "1MiB,tcp://here"), 2, "write it like tcp://host:9402"},
 		{small(data, t.TempDir()+"/x", "--away", "1MiB,cuda:x"), 2, "no number of a GPU"},
 		{small(data, t.TempDir()+"/x", "--away", "1MiB,cuda:1"), 1, "only another GPU does"},

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headroom-go/headroom/inspect"
 	"github.com/headroom-go/headroom/internal/invariant"
 	"github.com/headroom-go/headroom/plan"
 	"github.com/headroom-go/headroom/train"
@@ -112,11 +113,14 @@ func TestRanksFromTheCommandLine(t *testing.T) {
 			t.Errorf("summary %+v", s)
 		}
 		if name == "gpt2-nano" {
+			leave(t, out("tensor"), "memory.1.pickle", "memory.7.pickle")
 			status, _, stderr := headroom(append([]string{"train", "--devices", "2xhost:64MiB", "--tensor", "2", "--out", out("tensor")}, common...)...)
 			if s := summary(t, out("tensor")); status != 0 || s.MeasuredPeakBytes != s.PredictedPeakBytes || s.Batch != 4 {
 				t.Errorf("status %d, summary %+v: %s", status, s, stderr)
 			}
 			sameLosses(t, "two devices along tensor", runLosses(t, out("tensor")), want, 0)
+			ranksOf(t, out(name+"2"), "rank 0 of 2: data 0 of 2, gradients sharded", "rank 1 of 2: data 1 of 2, gradients sharded")
+			ranksOf(t, out("tensor"), "rank 0 of 2: tensor 0 of 2, state sharded", "rank 1 of 2: tensor 1 of 2, state sharded")
 		}
 
 		var words bytes.Buffer
@@ -128,6 +132,36 @@ func TestRanksFromTheCommandLine(t *testing.T) {
 		if s := words.String(); !strings.Contains(s, "[0] loss ") || !strings.Contains(s, "[1] rank 1 ") {
 			t.Errorf("the processes say\n%s", s)
 		}
+	}
+}
+
+// leave writes what an earlier run might have left in a folder.
+func leave(t *testing.T, folder string, names ...string) {
+	t.Helper()
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte("no snapshot"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// ranksOf explains the snapshots of a run, which must be of ranks in these places.
+func ranksOf(t *testing.T, folder string, places ...string) {
+	t.Helper()
+	status, stdout, stderr := headroom("explain", "--json", folder)
+	var r inspect.JobReport
+	if err := json.Unmarshal([]byte(stdout), &r); status != 0 || err != nil {
+		t.Errorf("status %d, %v: %s", status, err, stderr)
+	}
+	var got []string
+	for _, k := range r.Ranks {
+		got = append(got, k.Place)
+	}
+	if !slices.Equal(got, places) {
+		t.Errorf("the ranks of %s stand at %q, want %q", folder, got, places)
 	}
 }
 

@@ -26,22 +26,27 @@ type reportFlags struct {
 func reportCommand() *cobra.Command {
 	f := &reportFlags{}
 	cmd := &cobra.Command{
-		Use:   "report FILE…",
+		Use:   "report FILE…|FOLDER",
 		Short: "Write a page that shows memory snapshots in a browser",
-		Long: `Report writes one page about one or more memory snapshots, such as those of the
-ranks of a job. It opens in any browser, needs no network, and holds the verdict
-of explain, live memory over time by purpose and by call site, every block with
-its stack and lifetime, the segments at any moment with their holes and what pins
-them, a flame graph, steps, and what other settings would have reserved.
+		Long: `Report writes one page about a memory snapshot. It opens in any browser, needs no
+network, and holds the verdict of explain, live memory over time by purpose and by
+call site, every block with its stack and lifetime, the segments at any moment with
+their holes and what pins them, a flame graph, steps, and what other settings would
+have reserved.
+
+Several snapshots, or a folder of them, are the ranks of a job: the page begins with
+what explain says of all of them together, and a table of them from which each can be
+chosen. Ranks beyond 64 MiB of page are in the table alone.
 
 For files of more than some hundred MiB see headroom serve.`,
 		Example: `  headroom report snapshot.pickle -o report.html
   headroom report rank0.pickle rank1.pickle -o ranks.html
+  headroom report runs/pipe -o ranks.html
   headroom report snapshot.pickle --what-if max_split_size_mb:128 --what-if planned
   headroom report snapshot.pickle --svg memory.svg --png memory.png`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("report needs one or more files, or - for standard input")
+				return usagef("report needs one or more files, a folder, or - for standard input")
 			}
 			return nil
 		},
@@ -60,6 +65,11 @@ For files of more than some hundred MiB see headroom serve.`,
 }
 
 func (f *reportFlags) run(files []string) error {
+	if ranks, err := ranksIn(files); err != nil {
+		return err
+	} else if ranks != nil {
+		files = ranks
+	}
 	try, err := f.settings()
 	if err != nil {
 		return usageError{err}
@@ -68,7 +78,7 @@ func (f *reportFlags) run(files []string) error {
 	if err != nil {
 		return err
 	}
-	var records []*web.Record
+	var records [][]*web.Record // by file
 	var first *trace.Snapshot
 	for _, path := range files {
 		s, err := readSnapshot(path, f.stdin, f.stderr)
@@ -82,7 +92,7 @@ func (f *reportFlags) run(files []string) error {
 		if err != nil {
 			return naming(path, err)
 		}
-		records = append(records, these...)
+		records = append(records, these)
 	}
 	for _, o := range outputs {
 		err := atomicfile.Write(o.path, func(w io.Writer) error { return o.write(w, first, records, try) })
@@ -124,7 +134,7 @@ func (f *reportFlags) settings() ([]web.Setting, error) {
 // output is a file to write.
 type output struct {
 	path  string
-	write func(w io.Writer, s *trace.Snapshot, records []*web.Record, try []web.Setting) error
+	write func(w io.Writer, s *trace.Snapshot, records [][]*web.Record, try []web.Setting) error
 }
 
 // outputs lists the files to write, none of which may be an input or another
@@ -132,18 +142,18 @@ type output struct {
 func (f *reportFlags) outputs(files []string) ([]output, error) {
 	var out []output
 	if f.given("output") || f.svg == "" && f.png == "" {
-		out = append(out, output{f.out, func(w io.Writer, _ *trace.Snapshot, records []*web.Record, try []web.Setting) error {
+		out = append(out, output{f.out, func(w io.Writer, _ *trace.Snapshot, records [][]*web.Record, try []web.Setting) error {
 			return web.WriteReport(w, records, web.ReportOptions{Version: version(), Try: try})
 		}})
 	}
 	if f.svg != "" {
-		out = append(out, output{f.svg, func(w io.Writer, s *trace.Snapshot, records []*web.Record, _ []web.Setting) error {
-			return inspect.WriteSVG(w, s, records[0].Device())
+		out = append(out, output{f.svg, func(w io.Writer, s *trace.Snapshot, records [][]*web.Record, _ []web.Setting) error {
+			return inspect.WriteSVG(w, s, records[0][0].Device())
 		}})
 	}
 	if f.png != "" {
-		out = append(out, output{f.png, func(w io.Writer, _ *trace.Snapshot, records []*web.Record, _ []web.Setting) error {
-			return web.WritePNG(w, records[0])
+		out = append(out, output{f.png, func(w io.Writer, _ *trace.Snapshot, records [][]*web.Record, _ []web.Setting) error {
+			return web.WritePNG(w, records[0][0])
 		}})
 	}
 	for i, o := range out {

@@ -2,9 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +17,8 @@ import (
 	"github.com/headroom-go/headroom/internal/size"
 	"github.com/headroom-go/headroom/internal/web/webtest"
 )
+
+var shots = flag.String("shots", "", "keep the screenshots of the browser tests in this folder")
 
 // said is what a command prints with --json.
 func said(t *testing.T, command, file string) map[string]any {
@@ -35,7 +39,7 @@ func TestReportInABrowser(t *testing.T) {
 	if invariant.Slow { // everything takes ten times as long
 		trace = "../../inspect/testdata/leak_cache.pickle.gz"
 	}
-	tab := webtest.Open(t, "")
+	tab := webtest.Open(t, *shots)
 	page := filepath.Join(t.TempDir(), "report.html")
 	if status, _, stderr := headroom("report", trace, "-o", page, "--what-if", "headroom"); status != 0 {
 		t.Fatal(stderr)
@@ -98,3 +102,61 @@ func TestReportInABrowser(t *testing.T) {
 		tab.View(view)
 	}
 }
+
+// TestReportOfAJobInABrowser writes the report of a folder with a job's snapshots. The
+// page begins with what explain says of the job, and its ranks are reached with keys.
+func TestReportOfAJobInABrowser(t *testing.T) {
+	tab := webtest.Open(t, *shots)
+	folder, _ := writeRanks(t, madeUp["pipeline"])
+	page := filepath.Join(t.TempDir(), "ranks.html")
+	if status, _, stderr := headroom("report", folder, "-o", page); status != 0 {
+		t.Fatal(stderr)
+	}
+	tab.Screen(1440, 900, "light")
+	tab.Goto("file://" + page)
+	job := said(t, "explain", folder)
+	if title := tab.Text("#job-title"); !strings.Contains(title, "IMBALANCE") || !strings.EqualFold(tab.Text("#job .summary"), job["summary"].(string)) {
+		t.Errorf("the page says %q of the job, explain says %v", title, job["summary"])
+	}
+	cells := webtest.Eval[[][]string](tab, `[...document.querySelector("#job table").querySelectorAll("tbody tr")].map((r) => [...r.querySelectorAll(".bar")].map((b) => b.dataset.value))`)
+	for i, rank := range job["ranks"].([]any) {
+		r := rank.(map[string]any)
+		want := []string{number(r["live_bytes"])}
+		for _, purpose := range []string{"activation", "parameter"} {
+			for _, s := range r["live_by_purpose"].([]any) {
+				if s.(map[string]any)["what"] == purpose {
+					want = append(want, number(s.(map[string]any)["bytes"]))
+				}
+			}
+		}
+		want = append(want, number(r["reserved_bytes"]), number(r["cached_bytes"]))
+		if !slices.Equal(cells[i], want) {
+			t.Errorf("rank %d has the figures %s, explain says %s", i, cells[i], want)
+		}
+	}
+	if spread := tab.Text("#job table tbody tr:last-child"); !strings.Contains(spread, "2.64GiB") { // 4 and 1 blocks of 900 MiB
+		t.Errorf("the spread is %q", spread)
+	}
+	tab.Shot("job")
+	tab.Screen(390, 844, "dark")
+	tab.Shot("job-small")
+	tab.Do(chromedp.Focus(chromedp.CSS(`#job button[data-rank="2"]`)), chromedp.KeyEvent(kb.Enter))
+	webtest.Eval[bool](tab, `(async () => { while (!document.querySelector("#verdict-title").textContent.includes("rank 2")) await new Promise(r => setTimeout(r, 20)); return true; })()`)
+	tab.Settled()
+	if at := webtest.Eval[string](tab, `document.activeElement.id`); at != "verdict" {
+		t.Errorf("the focus is on %q", at)
+	}
+	if got := webtest.Eval[[]string](tab, `[...document.querySelectorAll("#job [aria-pressed=true]")].map((b) => b.textContent)`); !slices.Equal(got, []string{"rank 2: rank2.pickle"}) {
+		t.Errorf("shown is %q", got)
+	}
+	alone := said(t, "explain", filepath.Join(folder, "rank2.pickle"))
+	if got := tab.Text("#verdict .summary"); !strings.EqualFold(got, alone["summary"].(string)) {
+		t.Errorf("of the rank the page says %q", got)
+	}
+	for _, view := range []string{"segments", "blocks", "flame", "largest", "steps", "whatif", "compare"} {
+		tab.View(view)
+	}
+}
+
+// number is a figure of JSON as the page keeps it.
+func number(v any) string { return fmt.Sprintf("%.0f", v) }

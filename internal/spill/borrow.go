@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -35,8 +35,9 @@ import (
 //
 // When anything goes wrong, the loan is over: operations go through the same steps
 // without the connection, zeros come back, and rooms that were fetched from say that
-// they lost what they held. When the lender calls its memory back, all that lies
-// there is fetched into memory of this machine, and the loan ends then.
+// they lost what they held. When the lender calls memory back, from some place in the
+// loan on, what lies there is fetched into memory of this machine, and the loan is
+// shorter then; or it ends, where that is all.
 
 // BorrowOptions say how memory is borrowed.
 type BorrowOptions struct {
@@ -47,7 +48,8 @@ type BorrowOptions struct {
 	// values are lost.
 	Spare tensor.HostStore
 
-	// Notify, if not nil, is told once why nothing is lent any more.
+	// Notify, if not nil, is told of what the lender calls back, and once why nothing is
+	// lent any more.
 	Notify func(text string)
 
 	staged bool // through buffers also where the host reads the device's memory; of tests
@@ -63,7 +65,7 @@ type Loan struct {
 	address string
 	wire    wire
 	shelf   *Shelf[*lentRoom]
-	seed    maphash.Seed
+	summer  summer
 	staging *Place
 	work    sync.WaitGroup
 
@@ -80,10 +82,11 @@ type Loan struct {
 	came   chan operation // whose data are in their buffers
 	gone   count          // puts that were written
 	back   count          // gets whose data have come
+	recall chan struct{}  // holds one: held was lowered
 	mu     sync.Mutex
-	err    error // why the loan is over
-	unheld bool  // it was told that the memory is called back: nothing new goes there
-	open   int   // gets without their data
+	err    error  // why the loan is over
+	held   uint64 // bytes from the loan's begin on that were not called back
+	open   int    // gets without their data
 }
 
 // slot is a buffer of the ring.
@@ -133,7 +136,7 @@ func borrow(conn net.Conn, d device.Device, bytes uint64, o BorrowOptions) (*Loa
 		return nil, err
 	}
 	conn.SetDeadline(time.Time{})
-	l := &Loan{o: o, wire: wire{Conn: conn, patience: o.Patience}, seed: maphash.MakeSeed(), live: map[*lentRoom]bool{},
+	l := &Loan{o: o, wire: wire{Conn: conn, patience: o.Patience}, summer: newSummer(), live: map[*lentRoom]bool{}, held: bytes, recall: make(chan struct{}, 1),
 		queue: make(chan operation, ringChunks), summed: make(chan operation, 1), asked: make(chan operation, ringChunks), came: make(chan operation, 1)}
 	end := uint64(0)
 	l.shelf = NewShelf(bytes, func(n uint64) (*lentRoom, error) {
@@ -167,6 +170,7 @@ func (l *Loan) start() {
 	l.work.Go(l.write)
 	l.work.Go(l.read)
 	l.work.Go(l.compare)
+	l.work.Go(l.giveBack)
 }
 
 // Take implements tensor.Store.
@@ -195,7 +199,7 @@ func (l *Loan) TakeBytes(uint64) (buf []byte, giveBack func(), err error) {
 func (l *Loan) over() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err == nil && l.unheld {
+	if l.err == nil && l.held == 0 {
 		return errCalledBack
 	}
 	return l.err
@@ -243,7 +247,7 @@ func (l *Loan) sum() {
 			o.after.Sync()
 		}
 		if o.put {
-			o.room.sums[o.chunk] = maphash.Bytes(l.seed, o.buf)
+			o.room.sums[o.chunk] = l.summer.sum(o.buf)
 		}
 		l.summed <- o
 	}
@@ -262,7 +266,7 @@ func (l *Loan) write() {
 			l.asked <- o
 		}
 		if !l.failed() {
-			if err := l.wire.write(f, data); err != nil {
+			if err := l.wire.write(f, data, nil); err != nil {
 				l.fail(fate(err, l.o.Patience))
 			}
 		}
@@ -277,11 +281,11 @@ func (l *Loan) write() {
 func (l *Loan) read() {
 	for {
 		f, err := l.wire.read()
-		if err == nil && f == (frame{kind: frameRecall}) && l.letGo() {
-			l.work.Go(l.leave)
-			continue
-		}
-		if err == nil {
+		switch {
+		case err != nil:
+		case f.kind == frameRecall:
+			err = l.letGo(f)
+		default:
 			err = l.receive(f)
 		}
 		if err != nil {
@@ -289,6 +293,7 @@ func (l *Loan) read() {
 			break
 		}
 	}
+	close(l.recall)
 	for o := range l.asked {
 		o.room.lost.Store(true)
 		l.came <- o
@@ -324,7 +329,7 @@ func (l *Loan) receive(f frame) error {
 // zeros, which index nothing outside an array.
 func (l *Loan) compare() {
 	for o := range l.came {
-		if !o.room.lost.Load() && maphash.Bytes(l.seed, o.buf) != o.room.sums[o.chunk] {
+		if !o.room.lost.Load() && l.summer.sum(o.buf) != o.room.sums[o.chunk] {
 			l.fail(errors.New("it gave back other bytes than it was given"))
 			o.room.lost.Store(true)
 		}
@@ -335,34 +340,75 @@ func (l *Loan) compare() {
 	}
 }
 
-// letGo notes that the lender wants its memory back, which it says once.
-func (l *Loan) letGo() (first bool) {
+// letGo notes that the lender wants back what lies from an offset on.
+func (l *Loan) letGo(f frame) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	first, l.unheld = !l.unheld, true
-	return first
+	if f.length != 0 || f.offset >= l.held {
+		return fmt.Errorf("it called back %d bytes from %d on of %d", f.length, f.offset, l.held)
+	}
+	l.held = f.offset
+	select {
+	case l.recall <- struct{}{}:
+	default: // giveBack looks when it comes to it
+	}
+	return nil
 }
 
-// leave fetches all that lies at the lender, who called it back, and ends the loan.
-// Nobody touches a room meanwhile.
-func (l *Loan) leave() {
+// giveBack does what the lender calls back, as often as it does.
+func (l *Loan) giveBack() {
+	for range l.recall {
+		l.retreat()
+	}
+}
+
+// retreat fetches what lies at the lender in memory that was called back, and gives that
+// back; where it is all, the loan ends. Nobody touches a room meanwhile.
+func (l *Loan) retreat() {
 	l.order.Lock()
 	defer l.order.Unlock()
-	if l.ended {
+	l.mu.Lock()
+	held := l.held
+	l.mu.Unlock()
+	if l.ended || l.failed() {
 		return
 	}
 	begin := time.Now()
-	moved, err := l.moveAll()
+	moved, err := l.moveFrom(held)
 	if err != nil {
 		l.fail(fmt.Errorf("%w, and %w", errCalledBack, err)) // what was asked for comes as zeros
 	}
+	(&mark{&l.gone, l.puts}).Sync() // also of values that nobody wants any more
 	(&mark{&l.back, l.gets}).Sync()
-	l.fail(fmt.Errorf("%w: %s were fetched in %v", errCalledBack, size.Format(moved), time.Since(begin).Round(time.Microsecond)))
+	text := fmt.Sprintf("%s were fetched in %v", size.Format(moved), time.Since(begin).Round(time.Microsecond))
+	switch {
+	case err != nil:
+	case held == 0:
+		l.fail(fmt.Errorf("%w: %s", errCalledBack, text))
+	default:
+		l.shorten(held, text)
+	}
 }
 
-// moveAll gives all rooms memory here, and asks for what they hold.
-func (l *Loan) moveAll() (moved uint64, err error) {
+// shorten ends the use of what lies from an offset on.
+func (l *Loan) shorten(to uint64, text string) {
+	l.shelf.Shrink(to, func(r *lentRoom, whole uint64) bool { return r.offset+whole <= to })
+	if err := l.wire.write(frame{kind: frameBack, offset: to}, nil, nil); err != nil {
+		l.fail(fate(err, l.o.Patience))
+		return
+	}
+	if l.o.Notify != nil {
+		l.o.Notify(fmt.Sprintf("lender %s: it called memory back, of which %s are left: %s", l.address, size.Format(to), text))
+	}
+}
+
+// moveFrom gives the rooms that lie from an offset on memory here, and asks for what they
+// hold.
+func (l *Loan) moveFrom(offset uint64) (moved uint64, err error) {
 	for r := range l.live {
+		if r.here != nil || r.offset+r.whole <= offset {
+			continue
+		}
 		if err := r.move(); err != nil {
 			return 0, err
 		}
@@ -522,9 +568,10 @@ func (r *lentRoom) Free() error {
 	delete(l.live, r)
 	if r.here != nil {
 		r.giveBack()
-		r.here, r.giveBack = nil, nil
+		l.shelf.Lose()
+	} else {
+		l.shelf.GiveBack(r, r.whole)
 	}
-	l.shelf.GiveBack(r, r.whole)
 	if r.lost.Load() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -574,18 +621,21 @@ func hungUp(err error) bool {
 
 // count only grows; goroutines wait for it to reach a number.
 type count struct {
-	mu    sync.Mutex
-	grown sync.Cond
-	n     uint64
+	mu      sync.Mutex
+	reached sync.Cond
+	n       uint64
+	next    uint64 // the least that somebody waits for, or less
 }
 
-func (c *count) init() { c.grown.L = &c.mu }
+func (c *count) init() { c.reached.L = &c.mu }
 
 func (c *count) add() {
 	c.mu.Lock()
-	c.n++
-	c.mu.Unlock()
-	c.grown.Broadcast()
+	defer c.mu.Unlock()
+	if c.n++; c.n >= c.next { // who waits for more sleeps on
+		c.next = math.MaxUint64
+		c.reached.Broadcast()
+	}
 }
 
 // mark is a device.Event that is reached with a number of a count.
@@ -604,6 +654,7 @@ func (m *mark) Sync() {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
 	for m.of.n < m.n {
-		m.of.grown.Wait()
+		m.of.next = min(m.of.next, m.n)
+		m.of.reached.Wait()
 	}
 }

@@ -75,10 +75,14 @@ func lend(t testing.TB, o LendOptions) *lending {
 		t.Fatal(err)
 	}
 	l := &lending{address: listener.Addr().String()}
+	also := o.Notify
 	o.Notify = func(c LoanChange) {
 		l.mu.Lock()
-		defer l.mu.Unlock()
 		l.changes = append(l.changes, c)
+		l.mu.Unlock()
+		if also != nil {
+			also(c)
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -129,7 +133,7 @@ func stores(t *testing.T, b *bench) map[string]tensor.Store {
 	p, _ := b.array(t, conformanceBytes)
 	list["near"] = NewNear(p, conformanceBytes)
 	list["lender"] = loan(t, b, lend(t, LendOptions{Bytes: conformanceBytes}).address, conformanceBytes, BorrowOptions{Name: "test"})
-	list["lender, staged"] = loan(t, b, lend(t, LendOptions{Bytes: conformanceBytes}).address, conformanceBytes, BorrowOptions{Name: "test", staged: true})
+	list["lender, staged"] = loan(t, b, lend(t, LendOptions{Bytes: conformanceBytes, part: chunkBytes + 4096}).address, conformanceBytes, BorrowOptions{Name: "test", staged: true})
 	small, err := Memory(b, 1<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -311,7 +315,7 @@ func TestRecall(t *testing.T) {
 		t.Error(text)
 	}
 	c := l.seen()
-	if last := c[len(c)-1]; !last.Ended || last.Err != nil || last.LentNow != 0 || last.After == 0 || last.Bytes != 16<<20 {
+	if last := c[len(c)-1]; last.What != LoanEnded || last.Err != nil || last.LentNow != 0 || last.After == 0 || last.Bytes != 16<<20 {
 		t.Errorf("the lender was told %+v", c)
 	}
 	if _, err := h.loan.Take(1); err == nil {
@@ -471,7 +475,7 @@ func TestLenderLies(t *testing.T) {
 				b[8] ^= 1
 			}
 		}}},
-		{"a recall within an answer", "frame of kind", &meddler{change: func(toLender bool, b []byte) {
+		{"a recall within an answer", "it called back", &meddler{change: func(toLender bool, b []byte) {
 			if !toLender && len(b) > frameBytes && binary.LittleEndian.Uint32(b) == uint32(frameData) {
 				b[0] = byte(frameRecall)
 			}
@@ -518,7 +522,7 @@ func TestLoansAreApart(t *testing.T) {
 	}
 	w := &wire{Conn: first, patience: time.Minute}
 	secret := bytes.Repeat([]byte("secret"), 1000)
-	if err := w.write(frame{framePut, uint32(len(secret)), 0}, secret); err != nil {
+	if err := w.write(frame{framePut, uint32(len(secret)), 0}, secret, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := ask(16 << 20); err == nil || !strings.Contains(err.Error(), "1MiB are, of 16MiB") {
@@ -526,7 +530,7 @@ func TestLoansAreApart(t *testing.T) {
 	}
 	read := func(c net.Conn, f frame) ([]byte, error) {
 		w := &wire{Conn: c, patience: time.Minute}
-		if err := w.write(f, nil); err != nil {
+		if err := w.write(f, nil, nil); err != nil {
 			return nil, err
 		}
 		f, err := w.read()
@@ -547,7 +551,7 @@ func TestLoansAreApart(t *testing.T) {
 		t.Errorf("its own memory does not hold what was put there: %v", err)
 	}
 	for _, f := range []frame{{frameGet, 2, 1<<20 - 1}, {frameGet, 1, 1 << 20}, {frameGet, 0, 0}, {frameGet, chunkBytes + 1, 0},
-		{frameGet, 1, 1<<64 - 1}, {frameData, 1, 0}, {frameRecall, 0, 0}, {99, 1, 0}} {
+		{frameGet, 1, 1<<64 - 1}, {frameData, 1, 0}, {frameRecall, 0, 0}, {frameBack, 0, 0}, {frameBack, 1, 1 << 19}, {frameBack, 0, 1 << 20}, {99, 1, 0}} {
 		first.Close()
 		if first, err = ask(1 << 20); err != nil {
 			t.Fatal(err)
@@ -567,7 +571,7 @@ func TestLoansAreApart(t *testing.T) {
 func TestStrangers(t *testing.T) {
 	l := lend(t, LendOptions{Bytes: 1 << 20, Patience: 50 * time.Millisecond})
 	for _, words := range []string{"", "GET / HTTP/1.1\r\n\r\n and some more words", string(hello{0, ""}.encode()), string(hello{1 << 63, ""}.encode()),
-		magic + "\x02\x00\x00\x00aaaaaaaaaaaa", magic + "\x01\x00\x00\x00\xff\xff\xff\xffaaaaaaaa"} {
+		magic + "\x03\x00\x00\x00aaaaaaaaaaaa", magic + "\x02\x00\x00\x00\xff\xff\xff\xffaaaaaaaa"} {
 		c, err := net.Dial("tcp", l.address)
 		if err != nil {
 			t.Fatal(err)
@@ -609,13 +613,13 @@ func FuzzLender(f *testing.F) {
 	f.Add(slices.Concat(hello{100, "x"}.encode(), one(framePut, 3, 97, "abc"), one(frameGet, 3, 97, "")))
 	f.Add(slices.Concat(hello{1 << 50, "x"}.encode(), one(framePut, 3, 98, "abc")))
 	f.Add(slices.Concat(hello{4096, ""}.encode(), one(frameRecall, 0, 0, "")))
+	f.Add(slices.Concat(hello{3 << 12, ""}.encode(), one(frameBack, 0, 5000, ""), one(framePut, 1, 8191, "a"), one(framePut, 1, 8192, "a")))
 	f.Fuzz(func(t *testing.T, words []byte) {
 		const lent = 1 << 16
-		memory, err := device.OpenHost(device.HostOptions{Capacity: lent, Workers: 1, Plain: true})
+		l, err := newLender(LendOptions{Bytes: lent, Patience: time.Second, part: lent / 2})
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := &lender{o: LendOptions{Bytes: lent, Patience: time.Second}, memory: memory, guests: map[*guest]bool{}}
 		e := &end{in: bytes.NewReader(words)}
 		g := &guest{wire: wire{Conn: e, patience: time.Second}}
 		l.enter(g)
@@ -623,7 +627,7 @@ func FuzzLender(f *testing.F) {
 		if most := 4 + mostText + len(words)/frameBytes*(frameBytes+lent); e.out > most || l.lent != 0 || len(l.guests) != 0 {
 			t.Errorf("%d bytes for %d, %d are lent", e.out, len(words), l.lent)
 		}
-		if err := memory.Close(); err != nil {
+		if err := l.memory.Close(); err != nil {
 			t.Error(err)
 		}
 	})

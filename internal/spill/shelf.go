@@ -2,6 +2,7 @@ package spill
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/headroom-go/headroom/internal/size"
@@ -81,6 +82,26 @@ func (s *Shelf[P]) GiveBack(piece P, whole uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.free[whole] = append(s.free[whole], piece)
+	s.out--
+}
+
+// Shrink lowers the capacity. Of the pieces that were made, which lie one behind the
+// other, only those within it are left: others are not given out again, and those that
+// are out are to come back with Lose.
+func (s *Shelf[P]) Shrink(capacity uint64, within func(piece P, whole uint64) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.capacity = min(s.capacity, capacity)
+	s.used = min(s.used, s.capacity)
+	for whole, list := range s.free {
+		s.free[whole] = slices.DeleteFunc(list, func(p P) bool { return !within(p, whole) })
+	}
+}
+
+// Lose takes back a piece that is none any more.
+func (s *Shelf[P]) Lose() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.out--
 }
 

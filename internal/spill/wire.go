@@ -25,8 +25,10 @@ import (
 //	lender     answer: granted, or a text why not
 //	borrower   put offset, length, data      any number of these, in any order
 //	           get offset, length
+//	           back offset                   what lies from there on is of no more use to it
 //	lender     data offset, length, data     for each get, in their order
-//	           recall                        at any time, once: it wants the memory back
+//	           recall offset                 at any time, each below the one before: it
+//	                                         wants back what lies from there on
 //
 // Who closes the connection ends the loan. Whatever breaks these rules ends it, too.
 //
@@ -36,7 +38,7 @@ import (
 
 const (
 	magic      = "headroom"
-	version    = 1
+	version    = 2
 	helloBytes = 24
 	frameBytes = 16
 	mostName   = 64
@@ -137,6 +139,7 @@ const (
 	frameGet
 	frameData
 	frameRecall
+	frameBack
 )
 
 func (k frameKind) String() string { return strconv.Itoa(int(k)) }
@@ -155,18 +158,18 @@ type wire struct {
 
 	writing sync.Mutex
 	out     [frameBytes]byte
-	parts   [2][]byte
+	parts   [3][]byte
 	buffers net.Buffers
 }
 
-// write sends a frame with its data, if it has any.
-func (w *wire) write(f frame, data []byte) error {
+// write sends a frame with its data, which may lie in two pieces.
+func (w *wire) write(f frame, data, more []byte) error {
 	w.writing.Lock()
 	defer w.writing.Unlock()
 	binary.LittleEndian.PutUint32(w.out[0:], uint32(f.kind))
 	binary.LittleEndian.PutUint32(w.out[4:], f.length)
 	binary.LittleEndian.PutUint64(w.out[8:], f.offset)
-	w.parts = [2][]byte{w.out[:], data}
+	w.parts = [3][]byte{w.out[:], data, more}
 	w.buffers = w.parts[:]
 	w.SetWriteDeadline(time.Now().Add(w.patience))
 	_, err := w.buffers.WriteTo(w.Conn)

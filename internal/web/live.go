@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"net/http"
@@ -80,7 +81,7 @@ func NewLive(o LiveOptions) *Live {
 	}
 	l := &Live{o: o, begun: time.Now(), samples: summary{size: 1}, loss: math.NaN(), every: 1}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/{$}", showPage(page{mode: "live", title: o.Name + " · Headroom", version: o.Version, records: []described{}}))
+	mux.HandleFunc("/{$}", showPage(page{mode: "live", title: o.Name + " · Headroom", version: o.Version, records: []json.RawMessage{}}))
 	mux.HandleFunc("/healthz", healthy)
 	mux.HandleFunc("/metrics", l.metrics)
 	mux.HandleFunc("/api/live", func(w http.ResponseWriter, r *http.Request) { answer(w, r, l.news(), nil) })

@@ -27,10 +27,10 @@ import (
 var shots = flag.String("shots", "", "keep the screenshots of the browser tests in this folder")
 
 // file writes a report into a folder and gives its URL.
-func file(t testing.TB, o web.ReportOptions, records ...*web.Record) string {
+func file(t testing.TB, o web.ReportOptions, files ...[]*web.Record) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "report.html")
-	if err := os.WriteFile(path, []byte(report(t, o, records...)), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(report(t, o, files...)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return "file://" + path
@@ -60,7 +60,7 @@ func testMillion(t *testing.T, b *webtest.Tab) {
 	snapshot := newJob(events, "/home/user/model.py", true)
 	record := recordOf(t, snapshot)
 	b.Screen(1440, 900, "light")
-	b.Goto(file(t, web.ReportOptions{Try: []web.Setting{}}, record))
+	b.Goto(file(t, web.ReportOptions{Try: []web.Setting{}}, []*web.Record{record}))
 
 	h := inspect.NewHistory(snapshot, 0)
 	explain := h.Explain()
@@ -162,7 +162,7 @@ func testSameAnswers(t *testing.T, b *webtest.Tab) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		served, inPage := ask(serve(t, dir).URL), ask(file(t, web.ReportOptions{Try: []web.Setting{}}, records...))
+		served, inPage := ask(serve(t, dir).URL), ask(file(t, web.ReportOptions{Try: []web.Setting{}}, records))
 		for i, q := range questions {
 			if !sameJSON(t, inPage[i], served[i]) {
 				t.Errorf("record %d: %s is\n%.400s\nin the page, and of the server\n%.400s", seed, q, inPage[i], served[i])
@@ -193,7 +193,7 @@ func testNamesAreText(t *testing.T, b *webtest.Tab) {
 	dir := t.TempDir()
 	write(t, dir, "<img src=x onerror=alert(3)>.pickle", newJob(2000, evil, true))
 	write(t, dir, "other.pickle", newJob(300, "/m.py", true))
-	for _, url := range []string{file(t, web.ReportOptions{}, records...), serve(t, dir).URL} {
+	for _, url := range []string{file(t, web.ReportOptions{}, records), serve(t, dir).URL} {
 		b.Do(chromedp.Navigate(url))
 		if strings.HasPrefix(url, "http") {
 			b.Do(chromedp.Click(chromedp.CSS("#files button")))
@@ -212,15 +212,15 @@ func testNamesAreText(t *testing.T, b *webtest.Tab) {
 	}
 }
 
-// testCompare shows two ranks on one axis and other settings beside.
+// testCompare shows two ranks, the job's own first, on one axis and other settings beside.
 func testCompare(t *testing.T, b *webtest.Tab) {
-	var records []*web.Record
+	var records [][]*web.Record
 	for i := range 2 {
 		more, err := web.Records(fmt.Sprintf("rank%d.pickle", i), newJob(3000+1000*i, "/m.py", i == 1))
 		if err != nil {
 			t.Fatal(err)
 		}
-		records = append(records, more...)
+		records = append(records, more)
 	}
 	b.Goto(file(t, web.ReportOptions{}, records...))
 	b.View("compare")
@@ -234,7 +234,7 @@ func testCompare(t *testing.T, b *webtest.Tab) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replay, err := records[0].WhatIf(want)
+	replay, err := records[1][0].WhatIf(want)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,9 +242,12 @@ func testCompare(t *testing.T, b *webtest.Tab) {
 		t.Errorf("the page says %d for Headroom's allocator, replay says %d", got, replay.Result.PeakReservedBytes)
 	}
 	b.Shot("compare-ranks")
+	if got := b.Text("#verdict-title"); !strings.Contains(got, "LEAK") || !strings.Contains(got, "rank 1: rank1.pickle") {
+		t.Errorf("the job's rank has the verdict %q", got)
+	}
 	webtest.Eval[bool](b, `headroom.open(1).then(() => true)`)
-	if got := b.Text("#verdict-title"); !strings.Contains(got, "LEAK") {
-		t.Errorf("the second rank's verdict is %q", got)
+	if got := b.Text("#verdict-title"); !strings.Contains(got, "HEALTHY") || !strings.Contains(got, "rank 0: rank0.pickle") {
+		t.Errorf("the other rank has the verdict %q", got)
 	}
 }
 
@@ -309,7 +312,7 @@ const inputs = `(() => {
 func BenchmarkInput(b *testing.B) {
 	tab := webtest.Open(b, *shots)
 	tab.Screen(1440, 900, "light")
-	tab.Goto(file(b, web.ReportOptions{Try: []web.Setting{}}, recordOf(b, newJob(1_000_000, "/home/user/model.py", true))))
+	tab.Goto(file(b, web.ReportOptions{Try: []web.Setting{}}, []*web.Record{recordOf(b, newJob(1_000_000, "/home/user/model.py", true))}))
 	if _, err := chromedp.Call(tab.Context, performance.Enable, performance.EnableParams{TimeDomain: performance.EnableTimeDomainThreadTicks}); err != nil {
 		b.Fatal(err)
 	}

@@ -20,7 +20,7 @@ var assets embed.FS
 
 // modules are the page's scripts, each after those that it imports.
 var modules = []string{"text.js", "colours.js", "canvas.js", "timeline.js", "segments.js", "lifetimes.js", "flame.js",
-	"verdict.js", "details.js", "panels.js", "remote.js", "embedded.js", "live.js", "main.js"}
+	"verdict.js", "job.js", "details.js", "panels.js", "remote.js", "embedded.js", "live.js", "main.js"}
 
 // page is what differs from page to page.
 type page struct {
@@ -28,8 +28,9 @@ type page struct {
 	title   string
 	plain   string // the verdict for those without JavaScript
 	version string
-	records []described
-	columns [][]byte // by record, compressed
+	job     *job              // nil: it is about none
+	records []json.RawMessage // described
+	columns [][]byte          // by record, compressed
 }
 
 // described is a record of a report, without its columns.
@@ -95,7 +96,7 @@ func hashed(text string) string {
 
 // write writes the page. JSON escapes what could end a script element.
 func (p *page) write(w io.Writer) error {
-	data, err := json.Marshal(map[string]any{"mode": p.mode, "records": p.records})
+	data, err := json.Marshal(map[string]any{"mode": p.mode, "job": p.job, "records": p.records})
 	if err != nil {
 		return err
 	}

@@ -6,9 +6,12 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"html"
 	"image"
 	"image/png"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,10 +23,10 @@ import (
 // evil is a name that is markup, ends scripts, and breaks out of attributes.
 const evil = `/home/<script>alert(1)</script>"'><img src=x onerror=alert(2)></script><!--.py`
 
-func report(t testing.TB, o web.ReportOptions, records ...*web.Record) string {
+func report(t testing.TB, o web.ReportOptions, files ...[]*web.Record) string {
 	t.Helper()
 	var page bytes.Buffer
-	if err := web.WriteReport(&page, records, o); err != nil {
+	if err := web.WriteReport(&page, files, o); err != nil {
 		t.Fatal(err)
 	}
 	return page.String()
@@ -33,8 +36,7 @@ func report(t testing.TB, o web.ReportOptions, records ...*web.Record) string {
 // with those of explain and replay.
 func TestReportHoldsWhatTheCommandsSay(t *testing.T) {
 	snapshot := newJob(4000, "/m.py", true)
-	page := report(t, web.ReportOptions{}, recordOf(t, snapshot))
-	text := regexp.MustCompile(`(?s)<script type="application/json" id="data">(.*?)</script>`).FindStringSubmatch(page)[1]
+	page := report(t, web.ReportOptions{}, []*web.Record{recordOf(t, snapshot)})
 	var data struct {
 		Records []struct {
 			Findings struct{ Explain, Replay json.RawMessage }
@@ -44,7 +46,7 @@ func TestReportHoldsWhatTheCommandsSay(t *testing.T) {
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(text), &data); err != nil {
+	if err := json.Unmarshal([]byte(dataOf(page)), &data); err != nil {
 		t.Fatal(err)
 	}
 	h := inspect.NewHistory(snapshot, 0)
@@ -71,6 +73,54 @@ func TestReportHoldsWhatTheCommandsSay(t *testing.T) {
 	same(data.Records[0].WhatIf[1].Name, data.Records[0].WhatIf[1].Result, ours, err)
 }
 
+// TestReportOfRanks: a page of several files has what is said of the job, of each rank
+// its record while there is room, and of the job's own one in any case.
+func TestReportOfRanks(t *testing.T) {
+	var files [][]*web.Record
+	var ranks []inspect.Member
+	for i := range 4 {
+		s := newJob(1000, "/m.py", i == 2)
+		r, err := web.Records("memory.pickle", s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, ranks = append(files, r), append(ranks, inspect.Member{Name: "memory.pickle", History: inspect.NewHistory(s, 0)})
+	}
+	whole := len(report(t, web.ReportOptions{}, files...))
+	alone := len(report(t, web.ReportOptions{}, files[2]))
+	for most, want := range map[int][]int{0: {1, 2, 0, 3}, (whole - alone) * 5 / 6: {1, -1, 0, -1}, 1: {-1, -1, 0, -1}} {
+		page := report(t, web.ReportOptions{Most: most}, files...)
+		var data struct {
+			Job struct {
+				inspect.JobReport
+				Records []int
+			}
+			Records []json.RawMessage
+		}
+		if err := json.Unmarshal([]byte(dataOf(page)), &data); err != nil {
+			t.Fatal(err)
+		}
+		if got := data.Job.Records; !slices.Equal(got, want) || len(data.Records) != slices.Max(want)+1 || strings.Count(page, `id="columns-`) != len(data.Records) {
+			t.Errorf("%d bytes have room for records %v of %d, want %v", most, got, len(data.Records), want)
+		}
+		if most > 1 && len(page) > alone+most {
+			t.Errorf("the page has %d bytes, one rank's %d: want %d more at most", len(page), alone, most)
+		}
+		said := inspect.ExplainJob(ranks)
+		if said.Verdict != data.Job.Verdict || said.Summary != data.Job.Summary || !reflect.DeepEqual(said.Ranks, data.Job.Ranks) {
+			t.Errorf("the page says\n%+v\nof the job, want\n%+v", data.Job.JobReport, said)
+		}
+		if !strings.Contains(page, "<noscript><p>"+html.EscapeString(string(said.Verdict)+": "+said.Summary)) {
+			t.Error("without scripts the page does not say what the matter is with the job")
+		}
+	}
+}
+
+// dataOf is the page's data.
+func dataOf(page string) string {
+	return regexp.MustCompile(`(?s)<script type="application/json" id="data">(.*?)</script>`).FindStringSubmatch(page)[1]
+}
+
 // TestReportIsClosed checks that nothing of a record can become markup or run,
 // and that the page needs nothing else.
 func TestReportIsClosed(t *testing.T) {
@@ -78,7 +128,7 @@ func TestReportIsClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := report(t, web.ReportOptions{Version: evil, Try: []web.Setting{}}, records...)
+	page := report(t, web.ReportOptions{Version: evil, Try: []web.Setting{}}, records)
 	if strings.Contains(page, "alert(1)</script>") || strings.Contains(page, "<img") {
 		t.Error("a name of the record is markup")
 	}
@@ -109,11 +159,11 @@ func TestReportErrors(t *testing.T) {
 	}
 	r := recordOf(t, newJob(300, "/m.py", false))
 	var all bytes.Buffer
-	if err := web.WriteReport(&all, []*web.Record{r}, web.ReportOptions{Try: []web.Setting{}}); err != nil {
+	if err := web.WriteReport(&all, [][]*web.Record{{r}}, web.ReportOptions{Try: []web.Setting{}}); err != nil {
 		t.Fatal(err)
 	}
 	for room := 0; room < all.Len(); room += all.Len()/40 + 1 {
-		if err := web.WriteReport(&full{room}, []*web.Record{r}, web.ReportOptions{Try: []web.Setting{}}); !errors.Is(err, errFull) {
+		if err := web.WriteReport(&full{room}, [][]*web.Record{{r}}, web.ReportOptions{Try: []web.Setting{}}); !errors.Is(err, errFull) {
 			t.Fatalf("with room for %d bytes: %v", room, err)
 		}
 	}

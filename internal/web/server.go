@@ -31,7 +31,7 @@ type ServerOptions struct {
 func NewServer(l *Library, o ServerOptions) http.Handler {
 	s := &server{library: l, working: make(chan struct{}, 2*runtime.GOMAXPROCS(0))}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/{$}", showPage(page{mode: "serve", title: "Headroom", version: o.Version, records: []described{}}))
+	mux.HandleFunc("/{$}", showPage(page{mode: "serve", title: "Headroom", version: o.Version, records: []json.RawMessage{}}))
 	mux.HandleFunc("/healthz", healthy)
 	mux.HandleFunc("/api/files", func(w http.ResponseWriter, r *http.Request) {
 		files, err := l.List()

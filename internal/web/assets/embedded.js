@@ -38,19 +38,24 @@ function readColumn(data, column) {
 
 const copy = (cursor) => ({ ...cursor, parts: cursor.parts.map((p) => p.slice()) });
 
-/** EmbeddedRecord answers from columns. */
+/** EmbeddedRecord answers from columns, once they are loaded. */
 export class EmbeddedRecord {
-  /** open decodes a record: {meta, findings, whatIf, stacks, sites, columns, summary} with the columns' text. */
-  static async open(described, text) {
-    const data = await unpack(text);
-    const columns = {};
-    for (const c of described.columns) columns[c.name] = readColumn(data, c);
-    return new EmbeddedRecord(described, columns);
-  }
-
-  constructor(described, c) {
+  /** A record is described by {meta, findings, whatIf, stacks, sites, columns, summary}; text() gives its columns. */
+  constructor(described, text) {
     this.meta = described.meta;
     this.described = described;
+    this.text = text;
+  }
+
+  /** load decodes the columns, at the first call. */
+  load() {
+    this.loading ??= unpack(this.text()).then((data) => this.prepare(data));
+    return this.loading;
+  }
+
+  prepare(data) {
+    const c = {};
+    for (const column of this.described.columns) c[column.name] = readColumn(data, column);
     this.c = c;
     const n = c.born.length;
     for (let k = 0; k < n; k++) {

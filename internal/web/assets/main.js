@@ -10,6 +10,7 @@ import { Lifetimes } from "./lifetimes.js";
 import { Flame, grow } from "./flame.js";
 import { Details } from "./details.js";
 import { showVerdict } from "./verdict.js";
+import { showJob, markRank, rankName } from "./job.js";
 import { EmbeddedRecord } from "./embedded.js";
 import { listFiles, openFile, get } from "./remote.js";
 import { LiveRecord, follow, showLive, eventsTable, statisticsTable, drawLoss } from "./live.js";
@@ -30,6 +31,7 @@ class App {
   constructor() {
     this.records = [];
     this.record = null;
+    this.opening = null;
     this.view = { from: 0, to: 1 };
     this.moment = 0;
     this.split = 0;
@@ -71,9 +73,12 @@ class App {
     window.addEventListener("beforeprint", () => this.redraw());
   }
 
-  /** start takes the records that the page is about. */
-  async start(records, tabs = recordTabs) {
+  /** start takes the records that the page is about, and the job whose ranks they are, if there is one. */
+  async start(records, tabs = recordTabs, job = null) {
     this.records = records;
+    this.job = job;
+    if (job) showJob(id("job"), job, (rank) => this.chooseRank(rank));
+    id("job").hidden = !job;
     this.buildTabs(tabs);
     fill(id("record"), ...records.map((r, i) => element("option", { value: i }, this.nameOf(r))));
     id("record").parentElement.hidden = records.length < 2;
@@ -81,15 +86,27 @@ class App {
   }
 
   nameOf(r) {
+    const rank = this.job ? this.job.records.indexOf(this.records.indexOf(r)) : -1;
+    if (rank >= 0) return rankName(this.job, rank);
     const several = this.records.filter((o) => o.meta.name === r.meta.name).length > 1;
     return several ? `${r.meta.name}, device ${r.meta.device}` : r.meta.name;
+  }
+
+  /** chooseRank shows a rank of the job, and leads on to what is said of it. */
+  async chooseRank(rank) {
+    await this.open(this.job.records[rank]);
+    id("verdict").focus();
   }
 
   /** open shows a record. */
   async open(i) {
     const record = this.records[i];
+    this.opening = record;
+    await record.load?.();
+    if (record !== this.opening) return; // another one was chosen meanwhile
     this.record = record;
     id("record").value = i;
+    if (this.job) markRank(id("job"), this.job, i);
     const meta = record.meta;
     const failure = meta.failures.at(-1);
     this.moment = failure ? failure.moment - 1 : meta.peak;
@@ -116,7 +133,7 @@ class App {
       this.findingsOf.set(record, await record.findings());
     }
     if (record === this.record) {
-      showVerdict(id("verdict"), this.findingsOf.get(record));
+      showVerdict(id("verdict"), this.findingsOf.get(record), this.records.length > 1 ? this.nameOf(record) : "");
       if (["steps", "compare", "whatif"].includes(this.tab)) this.refreshPanel();
     }
   }
@@ -331,6 +348,7 @@ class App {
   /** compareWith makes the curve of another record, at its times on this one's axis. */
   async compareWith(i, key) {
     const other = this.records[i];
+    await other.load?.();
     const samples = await other.samples(0, other.meta.events, 2000);
     const totals = samples.moments.map((_, n) => samples.parts[0].reduce((sum, part) => sum + part[n], 0));
     const timed = other.meta.timed && this.record.meta.timed;
@@ -442,11 +460,11 @@ async function chooseFile(app) {
 async function main() {
   const app = new App();
   window.headroom = app; // for tests, and for the curious
-  const { mode, records } = JSON.parse(id("data").textContent);
+  const { mode, job, records } = JSON.parse(id("data").textContent);
   try {
     switch (mode) {
       case "report":
-        await app.start(await Promise.all(records.map((r, i) => EmbeddedRecord.open(r, id(`columns-${i}`).textContent))));
+        await app.start(records.map((r, i) => new EmbeddedRecord(r, () => id(`columns-${i}`).textContent)), recordTabs, job);
         break;
       case "serve":
         await chooseFile(app);

@@ -26,11 +26,16 @@ const groups = {
   "largest hole": "Reserved beside that",
 };
 
-/** showVerdict fills the section of the verdict. */
-export function showVerdict(parent, { explain, replay }) {
-  const good = explain.verdict === "HEALTHY";
+/** headline is a verdict as a title, with what it is about where that needs a word. */
+export function headline(id, verdict, about = "") {
+  const good = verdict === "HEALTHY";
+  return element("h2", { id, className: good ? "good" : "bad" }, `${good ? "✓" : "▲"} ${verdict}`, " ", element("span", { className: "about" }, about));
+}
+
+/** showVerdict fills the section of a record's verdict. */
+export function showVerdict(parent, { explain, replay }, about) {
   fill(parent,
-    element("h2", { id: "verdict-title", className: good ? "good" : "bad" }, `${good ? "✓" : "▲"} ${explain.verdict}`),
+    headline("verdict-title", explain.verdict, about),
     element("p", { className: "summary" }, explain.summary),
     figureList(explain),
     element("div", { className: "advice" },
@@ -51,7 +56,8 @@ export function figure(key, value) {
   return element("span", { "data-key": key, "data-value": value, title: exactly(value) }, bytes(value));
 }
 
-function list(title, lines) {
+/** list is a title with numbered lines, or nothing where there are none. */
+export function list(title, lines) {
   if (lines.length === 0) return "";
   return element("div", {}, element("h3", {}, title), element("ol", {}, ...lines.map((l) => element("li", {}, l))));
 }
