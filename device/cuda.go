@@ -14,7 +14,7 @@ import (
 type CUDAOptions struct {
 	Number    int      // of the GPU, as the driver counts them, from 0 on
 	Budget    uint64   // bytes of its memory for capacity and workspace; 0: what is free now, but for 256 MiB
-	Workspace uint64   // bytes for intermediate results of kernels; 0: a 64th of the budget, from 32 to 256 MiB
+	Workspace uint64   // bytes for intermediate results of kernels; 0: a 32nd of the budget, from 32 to 256 MiB
 	Plain     bool     // no virtual memory, as on GPUs without it
 	Folders   []string // patterns of where to look for libraries after the loader did
 
@@ -51,7 +51,7 @@ type CUDADevice struct {
 const (
 	leastWorkspace = 32 << 20
 	mostWorkspace  = 256 << 20
-	workspaceShare = 64 // of the budget
+	workspaceShare = 32 // of the budget
 )
 
 // spareBytes are left free where there is no budget, for the code of kernels,

@@ -182,7 +182,7 @@ func (g *GPT2) embed(tokens *tensor.Tensor) *tensor.Tensor {
 	}
 	tok := g.words.embed(g.WTE, tokens)
 	lo, hi := g.words.line.tokens(tokens.Dim(1))
-	return add(tok, tensor.Slice(g.WPE.Tensor, 0, lo, hi, 1))
+	return then(add(tok, tensor.Slice(g.WPE.Tensor, 0, lo, hi, 1)), tensor.Low)
 }
 
 // Forward adds attention and the feed-forward part to x, [B, T, width], of the tokens

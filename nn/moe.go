@@ -189,7 +189,7 @@ func (m *MoE) embed(tokens *tensor.Tensor) *tensor.Tensor {
 	if m.Position != nil {
 		x = add(x, tensor.Slice(m.Position.Tensor, 0, 0, tokens.Dim(1), 1))
 	}
-	return then(x, m.line.own)
+	return then(then(x, m.line.own), tensor.Low)
 }
 
 // Loss is the mean cross-entropy of the targets, int32 [B, T], after tokens,

@@ -61,7 +61,7 @@ func (l *MoELayer) after(norm *LayerNorm, x *tensor.Tensor, i int, around Around
 	h := then(norm.Forward(x), l.line.whole)
 	defer h.Release()
 	out, balance := l.Forward(h, i, around)
-	return add(then(out, l.line.own), x.Retain()), balance
+	return add(then(then(out, l.line.own), tensor.Low), x.Retain()), balance
 }
 
 // Forward gives the experts' weighted results for x, [..., width], and the

@@ -123,6 +123,15 @@ func (rt *Runtime) low(x *Tensor) DType {
 	return x.dtype
 }
 
+// Low is x in the type in which Autocast computes, or x while it is off. A residual
+// stream that begins so stays so, since sums of two such have their type.
+func Low(x *Tensor) *Tensor {
+	if to := x.rt.casts.to; to != Float32 {
+		return x.To(to)
+	}
+	return x.Retain()
+}
+
 // narrowed is x as a normalisation reads and saves it: under bfloat16 a float32
 // one has 16 bits, so that what is made again from them is the same as before.
 func (rt *Runtime) narrowed(x *Tensor) *Tensor {

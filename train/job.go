@@ -33,7 +33,6 @@ type model struct {
 	// gave: the result, [samples, Seq, width], and what it adds to the loss, or nil.
 	through func(in []*tensor.Tensor) (y, loss *tensor.Tensor)
 	width   int
-	low     bool // the result has the type that the step computes in; otherwise float32
 }
 
 // Field is one array of a batch, of float32 or, with a limit, of int32.
@@ -223,7 +222,7 @@ func (j masked) build(b *nn.Builder, around nn.Around) model {
 	through := func(in []*tensor.Tensor) (y, loss *tensor.Tensor) {
 		return m.BERT.Forward(nn.BERTInput{Tokens: in[0]}), nil
 	}
-	return model{Module: m, mode: m.Mode, loss: loss, rate: loss, through: through, width: j.BERT.Width, low: true}
+	return model{Module: m, mode: m.Mode, loss: loss, rate: loss, through: through, width: j.BERT.Width}
 }
 
 func (j masked) splits() []string { return []string{axisPipeline, axisTensor} }
@@ -270,7 +269,7 @@ func (j classifier) build(b *nn.Builder, around nn.Around) model {
 	m := b.Classifier(j.BERT, j.Labels)
 	m.Around = around
 	input := func(in []*tensor.Tensor) nn.BERTInput { return nn.BERTInput{Tokens: in[0], Mask: in[1]} }
-	return model{Module: m, mode: m.Mode, width: j.BERT.Width, low: true,
+	return model{Module: m, mode: m.Mode, width: j.BERT.Width,
 		through: func(in []*tensor.Tensor) (y, loss *tensor.Tensor) { return m.BERT.Forward(input(in)), nil },
 		loss:    func(in []*tensor.Tensor) *tensor.Tensor { return m.Loss(input(in), in[2]) },
 		rate:    func(in []*tensor.Tensor) *tensor.Tensor { return m.Forward(input(in)) }}

@@ -166,11 +166,11 @@ type message struct {
 // message is that of so many samples: of ranks along tensor, of which each sends its
 // tokens, and all alike.
 func (t *Trainer) message(samples int) message {
-	m, d := t.stages[0], tensor.Float32
-	if m.low && t.mixed() {
+	d := tensor.Float32
+	if t.mixed() {
 		d = t.precision.Type
 	}
-	return message{[]int{samples, t.Config.Seq / max(t.par.Mesh.Tensor, 1), m.width}, d}
+	return message{[]int{samples, t.Config.Seq / max(t.par.Mesh.Tensor, 1), t.stages[0].width}, d}
 }
 
 // do is one action.
