@@ -24,7 +24,8 @@ model.load_state_dict(state)
 model.cuda()
 opt = torch.optim.AdamW(model.parameters(), lr=o["rate"], betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, fused=True)
 tokens = torch.frombuffer(bytearray(open(dir + "/batches.bin", "rb").read()), dtype=torch.int32).long()
-for batch in tokens.view(-1, 2, o["batch"], o["seq"]).cuda():
+for step, batch in enumerate(tokens.view(-1, 2, o["batch"], o["seq"]).cuda()):
+    opt.param_groups[0]["lr"] = o["rate"] * min(1, (step + 1) / o["warmup"])
     with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bfloat16"):
         loss = model(batch[0], batch[1])
     loss.backward()

@@ -26,7 +26,7 @@ var (
 	curveTokens = flag.String("curve-tokens", "", "file of tokens (little-endian uint16) for TestCurve")
 )
 
-const curveSteps = 200
+const curveSteps, curveWarmup = 200, 20
 
 // curve is curve.json, from which PyTorch builds the same model.
 type curve struct {
@@ -37,6 +37,7 @@ type curve struct {
 	Batch   int     `json:"batch"`
 	Seq     int     `json:"seq"`
 	Rate    float64 `json:"rate"`
+	Warmup  int     `json:"warmup"` // steps until the rate is reached
 }
 
 // TestCurve trains GPT-2 for 200 steps from the same weights on the same
@@ -52,7 +53,7 @@ func TestCurve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := curve{g.Layers, g.Heads, g.Width, g.Context, 8, min(256, g.Context), 3e-4}
+	c := curve{g.Layers, g.Heads, g.Width, g.Context, 8, min(256, g.Context), 3e-4, curveWarmup}
 	dir := t.TempDir()
 	batches := writeCurve(t, dir, c)
 	ours := trainCurve(t, dir, g, c, batches, tensor.Float32)
@@ -142,7 +143,7 @@ func trainCurve(t *testing.T, dir string, g nn.GPT2Config, c curve, batches [][]
 		t.Fatal(err)
 	}
 	config := train.Config{Model: *curveModel, GPT2: g, Batch: c.Batch, Seq: c.Seq, Seed: 1, Clip: 1, Precision: precision,
-		Schedule: nn.Cosine{Peak: c.Rate, Floor: c.Rate, Steps: curveSteps}, AdamW: nn.AdamWOptions{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8}}
+		Schedule: nn.Cosine{Peak: c.Rate, Floor: c.Rate, Warmup: c.Warmup, Steps: curveSteps}, AdamW: nn.AdamWOptions{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8}}
 	run, err := train.New(dev, config, config.Plain())
 	if err != nil {
 		t.Fatal(err)
