@@ -38,7 +38,8 @@ func memoryToLend(bytes uint64) (owner *device.HostDevice, memory []byte, err er
 	if bytes == 0 {
 		return nil, nil, nil
 	}
-	owner, err = device.OpenHost(device.HostOptions{Capacity: bytes, Workers: 1, Plain: true})
+	const page = 4096
+	owner, err = device.OpenHost(device.HostOptions{Capacity: (bytes + page - 1) / page * page, Workers: 1, Plain: true})
 	if err != nil {
 		return nil, nil, err
 	}

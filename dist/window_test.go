@@ -3,6 +3,7 @@ package dist_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -39,14 +40,8 @@ func TestWindows(t *testing.T) {
 			t.Errorf("rank %d is %d of %d with the first at %s", r, rank, size, address)
 		}
 		ended.Go(func() {
-			if lent[r] > 0 {
-				if err := m.Lend(); err != nil {
-					t.Errorf("lender %d: %v", r, err)
-				}
-			} else {
-				putAndGet(t, borrow(t, m, part), part, uint64(r))
-			}
-			if err := m.Close(true); err != nil {
+			err := useWindow(m, part, uint64(r), lent[r] > 0)
+			if err := errors.Join(err, m.Close(err == nil)); err != nil {
 				t.Errorf("rank %d: %v", r, err)
 			}
 		})
@@ -54,8 +49,15 @@ func TestWindows(t *testing.T) {
 	ended.Wait()
 }
 
-// putAndGet compares a window with memory of its own.
-func putAndGet(t *testing.T, w *dist.Window, size int, seed uint64) {
+// useWindow lends, or compares a window with memory of its own.
+func useWindow(m *dist.MPI, size int, seed uint64, lends bool) error {
+	if lends {
+		return m.Lend()
+	}
+	w, err := m.Borrow(uint64(size))
+	if err != nil {
+		return err
+	}
 	r := rand.New(rand.NewPCG(seed, 1))
 	own, data := make([]byte, size), make([]byte, 1200<<10)
 	rand.NewChaCha8([32]byte{byte(seed)}).Read(data)
@@ -72,18 +74,16 @@ func putAndGet(t *testing.T, w *dist.Window, size int, seed uint64) {
 			from := data[r.IntN(len(data)-n+1):][:n]
 			copy(own[at:], from)
 			if err := w.Put(uint64(at), from, soon()); err != nil {
-				t.Fatal(err)
+				return err
 			}
 			continue
 		}
 		got := make([]byte, n)
 		if err := errors.Join(w.Get(uint64(at), n, soon()), w.Take(got, soon())); err != nil || !bytes.Equal(got, own[at:][:n]) {
-			t.Fatalf("%d bytes at %d are others than were put there: %v", n, at, err)
+			return fmt.Errorf("%d bytes at %d are others than were put there: %v", n, at, err)
 		}
 	}
-	if err := errors.Join(w.Get(0, 10, soon()), w.Close(soon())); err != nil { // what was not taken goes with it
-		t.Error(err)
-	}
+	return errors.Join(w.Get(0, 10, soon()), w.Close(soon())) // what was not taken goes with it
 }
 
 // TestWindowAgain borrows what was given back, and what was not.

@@ -1,6 +1,7 @@
 package spill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +62,7 @@ const ringChunks = 32
 type Loan struct {
 	o       BorrowOptions
 	address string
-	wire    wire
+	link    link
 	shelf   *Shelf[*lentRoom]
 	seed    maphash.Seed
 	staging *Place
@@ -83,7 +84,20 @@ type Loan struct {
 	mu     sync.Mutex
 	err    error // why the loan is over
 	unheld bool  // it was told that the memory is called back: nothing new goes there
-	open   int   // gets without their data
+}
+
+// link is what pieces go over, in the order of the calls. One goroutine writes, one
+// reads, and any may close it.
+type link interface {
+	// write sends a piece, with its data, or asks for one.
+	write(f frame, data []byte) error
+
+	// read waits for what comes next: a piece that was asked for, whose data receive
+	// takes, or word of a recall.
+	read() (frame, error)
+	receive(data []byte) error
+
+	Close() error
 }
 
 // slot is a buffer of the ring.
@@ -106,44 +120,52 @@ type operation struct {
 // Borrow asks the lender at an address, host:port, for so many bytes, for values of
 // d. Close it before d.
 func Borrow(ctx context.Context, d device.Device, address string, bytes uint64, o BorrowOptions) (*Loan, error) {
-	if o.Patience == 0 {
-		o.Patience = defaultPatience
-	}
-	o.Name = o.Name[:min(len(o.Name), mostName)]
+	o.Patience = cmp.Or(o.Patience, defaultPatience)
 	dialer := net.Dialer{Timeout: o.Patience, KeepAliveConfig: keepAlive}
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("lender %s: %w", address, err)
 	}
-	l, err := borrow(conn, d, bytes, o)
+	err = ask(conn, hello{bytes, o.Name[:min(len(o.Name), mostName)]}, o.Patience)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lender %s: %w", address, err), conn.Close())
 	}
-	l.address = address
-	l.start()
-	return l, nil
+	return newLoan(d, address, &debt{wire: wire{Conn: conn, patience: o.Patience}}, bytes, o)
 }
 
-func borrow(conn net.Conn, d device.Device, bytes uint64, o BorrowOptions) (*Loan, error) {
-	conn.SetDeadline(time.Now().Add(o.Patience))
-	if _, err := conn.Write(hello{bytes, o.Name}.encode()); err != nil {
-		return nil, err
+// ask asks for a loan.
+func ask(conn net.Conn, h hello, patience time.Duration) error {
+	conn.SetDeadline(time.Now().Add(patience))
+	if _, err := conn.Write(h.encode()); err != nil {
+		return err
 	}
 	if err := readAnswer(conn); err != nil {
-		return nil, err
+		return err
 	}
-	conn.SetDeadline(time.Time{})
-	l := &Loan{o: o, wire: wire{Conn: conn, patience: o.Patience}, seed: maphash.MakeSeed(), live: map[*lentRoom]bool{},
+	return conn.SetDeadline(time.Time{})
+}
+
+// newLoan gives a loan over a link, which ends with it.
+func newLoan(d device.Device, address string, over link, bytes uint64, o BorrowOptions) (*Loan, error) {
+	l := &Loan{o: o, address: address, link: over, seed: maphash.MakeSeed(), live: map[*lentRoom]bool{},
 		queue: make(chan operation, ringChunks), summed: make(chan operation, 1), asked: make(chan operation, ringChunks), came: make(chan operation, 1)}
 	end := uint64(0)
 	l.shelf = NewShelf(bytes, func(n uint64) (*lentRoom, error) {
 		end += n
 		return &lentRoom{loan: l, offset: end - n, sums: make([]uint64, (n+chunkBytes-1)/chunkBytes)}, nil
 	})
-	if d.Info().Kind == device.Host && !o.staged {
-		return l, nil
+	if d.Info().Kind != device.Host || o.staged {
+		if err := l.stage(d); err != nil {
+			return nil, errors.Join(err, over.Close())
+		}
 	}
-	return l, l.stage(d)
+	l.gone.init()
+	l.back.init()
+	l.work.Go(l.sum)
+	l.work.Go(l.write)
+	l.work.Go(l.read)
+	l.work.Go(l.compare)
+	return l, nil
 }
 
 // stage makes the ring.
@@ -158,15 +180,6 @@ func (l *Loan) stage(d device.Device) (err error) {
 		}
 	}
 	return nil
-}
-
-func (l *Loan) start() {
-	l.gone.init()
-	l.back.init()
-	l.work.Go(l.sum)
-	l.work.Go(l.write)
-	l.work.Go(l.read)
-	l.work.Go(l.compare)
 }
 
 // Take implements tensor.Store.
@@ -211,7 +224,7 @@ func (l *Loan) fail(err error) {
 		l.err = fmt.Errorf("lender %s: %w", l.address, err)
 	}
 	l.mu.Unlock()
-	l.wire.Close()
+	l.link.Close()
 	if first && l.o.Notify != nil {
 		l.o.Notify(l.err.Error())
 	}
@@ -221,18 +234,6 @@ func (l *Loan) failed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err != nil
-}
-
-// expect enters that so many more answers are to come, each of them in time.
-func (l *Loan) expect(more int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open += more
-	deadline := time.Time{}
-	if l.open > 0 {
-		deadline = time.Now().Add(l.o.Patience)
-	}
-	l.wire.SetReadDeadline(deadline)
 }
 
 // sum takes the operations in their order, when each may go on, and keeps the sums of
@@ -258,11 +259,10 @@ func (l *Loan) write() {
 		if o.put {
 			f.kind, data = framePut, o.buf
 		} else {
-			l.expect(1)
 			l.asked <- o
 		}
 		if !l.failed() {
-			if err := l.wire.write(f, data); err != nil {
+			if err := l.link.write(f, data); err != nil {
 				l.fail(fate(err, l.o.Patience))
 			}
 		}
@@ -276,7 +276,7 @@ func (l *Loan) write() {
 // read takes what the lender says until the loan is over, and then gives zeros.
 func (l *Loan) read() {
 	for {
-		f, err := l.wire.read()
+		f, err := l.link.read()
 		if err == nil && f == (frame{kind: frameRecall}) && l.letGo() {
 			l.work.Go(l.leave)
 			continue
@@ -309,13 +309,12 @@ func (l *Loan) receive(f frame) error {
 	}
 	err := fmt.Errorf("it sent %d bytes at %d for %d at another place", f.length, f.offset, len(o.buf))
 	if f.offset == o.room.offset+uint64(o.chunk)*chunkBytes && int(f.length) == len(o.buf) {
-		err = l.wire.receive(o.buf)
+		err = l.link.receive(o.buf)
 	}
 	if err != nil {
 		l.fail(fate(err, l.o.Patience)) // before anybody learns of the loss
 		o.room.lost.Store(true)
 	}
-	l.expect(-1)
 	l.came <- o
 	return err
 }
@@ -386,7 +385,7 @@ func (l *Loan) Close() error {
 		l.err = net.ErrClosed
 	}
 	l.mu.Unlock()
-	l.wire.Close()
+	l.link.Close()
 	l.work.Wait()
 	if l.staging == nil {
 		return l.shelf.leaks()

@@ -191,6 +191,38 @@ func (w *wire) receive(data []byte) error {
 	return err
 }
 
+// debt is a wire whose other end owes answers to gets, and gives each in time.
+type debt struct {
+	wire
+	mu   sync.Mutex
+	open int // gets without their data
+}
+
+func (d *debt) write(f frame, data []byte) error {
+	if f.kind == frameGet {
+		d.expect(1)
+	}
+	return d.wire.write(f, data)
+}
+
+func (d *debt) receive(data []byte) error {
+	err := d.wire.receive(data)
+	d.expect(-1)
+	return err
+}
+
+// expect enters that so many more answers are to come.
+func (d *debt) expect(more int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open += more
+	deadline := time.Time{}
+	if d.open > 0 {
+		deadline = time.Now().Add(d.patience)
+	}
+	d.SetReadDeadline(deadline)
+}
+
 // defaultPatience is how long a piece of at most chunkBytes may take to go: a link
 // that is slower than that helps no training.
 const defaultPatience = 10 * time.Second
