@@ -209,7 +209,11 @@ func (m *MPI) flushed() bool {
 // work does what there is to do. If the library has been idle for so many turns,
 // it first lets others run, and then waits for work, longer and longer.
 func (m *MPI) work(idle int) bool {
-	const eager, least, most = 256, 20 * time.Microsecond, time.Millisecond
+	const least, most = 20 * time.Microsecond, time.Millisecond
+	eager := 256
+	if m.lent[m.rank] > 0 {
+		eager = 4096 // what moves pieces of windows has no end that would be seen here
+	}
 	if idle < eager {
 		select {
 		case f := <-m.do:

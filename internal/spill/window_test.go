@@ -128,3 +128,40 @@ func roomsInWindow(t *testing.T, m *dist.MPI, o BorrowOptions) error {
 	testRooms(t, b, map[string]tensor.Store{"window": l})
 	return errors.Join(l.Close(), w.Close(time.Now().Add(time.Minute)))
 }
+
+// BenchmarkWindowRank sends a value to another process and fetches it; a copy of the
+// same bytes in memory, and a loan over TCP, stand beside it.
+//
+//	go test -c -o spill.test ./internal/spill
+//	mpirun -n 2 --bind-to none ./spill.test -test.run '^$' -test.bench WindowRank -test.benchtime 20x
+func BenchmarkWindowRank(b *testing.B) {
+	m := disttest.StartMPI(b, os.Getenv, 0, benchBytes)
+	b.Run("64MiB", func(b *testing.B) {
+		if m.Rank() == 0 {
+			benchmarkWindow(b, m)
+		}
+	})
+	var err error
+	if m.Rank() > 0 {
+		err = m.Lend()
+	}
+	if err := errors.Join(err, m.Close(err == nil)); err != nil {
+		b.Error(err)
+	}
+}
+
+func benchmarkWindow(b *testing.B, m *dist.MPI) {
+	window, err := m.Borrow(benchBytes)
+	if err != nil {
+		b.Fatal(err)
+	}
+	w := newBench(b)
+	p, data := w.array(b, benchBytes)
+	copy(data, randomBytes(benchBytes))
+	to := randomBytes(benchBytes)
+	var copied best
+	benchmarkLoan(b, w, windowLoan(b, w, window, benchBytes, BorrowOptions{}), p, func() {
+		copied.time(func() { copy(to, data) })
+	})
+	copied.report(b, "copy-GB/s")
+}
