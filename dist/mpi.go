@@ -17,12 +17,12 @@ import (
 // bytes go as messages with the tag, of which an empty one is the end. A port is
 // a tag, too, and who connects to it sends the tag of the new connection.
 //
-// One goroutine calls the library, on one thread, and never waits in a call: all
-// waiting is Go's, with its deadlines, so that a rank that died, or a library that
-// hangs in it, is noticed like a silent machine. The library sees no memory but
-// segments that stay where they are until it is done with them: devices move pages
-// between addresses, and after a failure memory is freed that a message was on its
-// way to.
+// One goroutine calls the library, on one thread, and but for flushes of a Window
+// never waits in a call: all waiting is Go's, with its deadlines, so that a rank that
+// died, or a library that hangs in it, is noticed like a silent machine. The library
+// sees no memory but segments that stay where they are until it is done with them:
+// devices move pages between addresses, and after a failure memory is freed that a
+// message was on its way to.
 //
 // Its methods may be called from several goroutines at once.
 type MPI struct {

@@ -73,8 +73,8 @@ type access struct {
 	landed chan struct{}
 }
 
-// Borrow gives the first bytes of this rank's part of what others lend. There is one
-// Window at a time.
+// Borrow gives the first bytes of this rank's part, which trains, of what others lend.
+// There is one Window at a time.
 func (m *MPI) Borrow(bytes uint64) (*Window, error) {
 	rank, ranks, _ := m.Place()
 	var lent uint64

@@ -16,42 +16,42 @@ import (
 	"github.com/headroom-go/headroom/tensor"
 )
 
-// pond is a Window in this process, which from its call number failing on does what
-// it should not.
+// pond is a Window in this process, whose Put, Get and Take each do what they should
+// not from their call number failing on.
 type pond struct {
 	memory  []byte
 	asked   chan []byte
 	failing int
+	fail    func(taken []byte) error // nil: never
 	puts    int
 	gets    int
 	takes   int
-	fail    func(p *pond, err *error) // after a call whose number it is
 }
 
 func newPond() *pond {
 	return &pond{memory: make([]byte, conformanceBytes), asked: make(chan []byte, 100)}
 }
 
-func (p *pond) call(n *int) (err error) {
+func (p *pond) call(n *int, taken []byte) error {
 	if *n++; p.fail != nil && *n >= p.failing {
-		p.fail(p, &err)
+		return p.fail(taken)
 	}
-	return err
+	return nil
 }
 
 func (p *pond) Put(at uint64, data []byte, _ time.Time) error {
 	copy(p.memory[at:], data)
-	return p.call(&p.puts)
+	return p.call(&p.puts, nil)
 }
 
 func (p *pond) Get(at uint64, bytes int, _ time.Time) error {
 	p.asked <- slices.Clone(p.memory[at:][:bytes])
-	return p.call(&p.gets)
+	return p.call(&p.gets, nil)
 }
 
 func (p *pond) Take(data []byte, _ time.Time) error {
 	copy(data, <-p.asked)
-	return p.call(&p.takes)
+	return p.call(&p.takes, data)
 }
 
 func windowLoan(t testing.TB, d device.Device, w Window, bytes uint64, o BorrowOptions) *Loan {
@@ -71,13 +71,18 @@ func windowLoan(t testing.TB, d device.Device, w Window, bytes uint64, o BorrowO
 // TestWindowFails: what a window does wrong is an error that says so, and other bytes
 // than were sent never come.
 func TestWindowFails(t *testing.T) {
-	refuse := func(_ *pond, err *error) { *err = errors.New("it refuses") }
-	late := func(_ *pond, err *error) { *err = os.ErrDeadlineExceeded }
-	lie := func(p *pond, _ *error) { p.memory[0] ^= 1 }
+	refuse := func([]byte) error { return errors.New("it refuses") }
+	late := func([]byte) error { return os.ErrDeadlineExceeded }
+	lie := func(taken []byte) error {
+		if taken != nil {
+			taken[0] ^= 1
+		}
+		return nil
+	}
 	for _, c := range []struct {
 		name    string
 		failing int
-		fail    func(*pond, *error)
+		fail    func([]byte) error
 		want    string
 	}{{"refuses", 4, refuse, "it refuses"}, {"late", 11, late, "it hangs, or is too slow"}, {"other bytes", 1, lie, "other bytes than it was given"}} {
 		for _, staged := range []bool{false, true} {
