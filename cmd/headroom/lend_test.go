@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/headroom-go/headroom/dist/disttest"
+	"github.com/headroom-go/headroom/internal/invariant"
 	"github.com/headroom-go/headroom/plan"
 )
 
@@ -77,6 +78,9 @@ func TestTrainBorrows(t *testing.T) {
 
 // TestTrainBorrowsUnderMPIRun: so it is where two ranks of each MPI's job lend.
 func TestTrainBorrowsUnderMPIRun(t *testing.T) {
+	if invariant.Slow {
+		t.Skip("what is concurrent is tested in dist and internal/spill")
+	}
 	j := newBorrowing(t, "mpi")
 	if status, _, stderr := headroom(j.args("host", "--away", "32MiB")...); status != 0 {
 		t.Fatalf("status %d\n%s", status, stderr)
@@ -98,6 +102,9 @@ func TestTrainBorrowsUnderMPIRun(t *testing.T) {
 // TestRanksBorrowUnderMPIRun: two ranks train whose first is not the job's first, and
 // borrow of the one that is.
 func TestRanksBorrowUnderMPIRun(t *testing.T) {
+	if invariant.Slow {
+		t.Skip("what is concurrent is tested in dist and internal/spill")
+	}
 	data, dir := text(t), t.TempDir()
 	command := func(out string, more ...string) []string {
 		return append([]string{"train", "--model", "gpt2-nano", "--batch", "16", "--seq", "128", "--steps", "2", "--data", data, "--out", filepath.Join(dir, out)}, more...)
