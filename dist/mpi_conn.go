@@ -152,14 +152,11 @@ func segmentAt(port int) int {
 // mpiConn is one end of a connection. Of its methods one that reads and one that
 // writes may run at the same time, and Close at any.
 type mpiConn struct {
-	m    *MPI
+	mpiEnd
 	peer mpiAddress // with the connection's tag
 
 	came    chan []byte // messages, in their order
 	free    chan []byte // segments to send from
-	shut    chan struct{}
-	once    sync.Once
-	err     error // why it is shut
 	reading []byte
 	rest    []byte // of reading, what is not read
 	readBy  time.Time
@@ -174,7 +171,7 @@ type mpiConn struct {
 
 // connection makes one end, which receives at once.
 func (m *MPI) connection(peer mpiAddress, segment int) *mpiConn {
-	c := &mpiConn{m: m, peer: peer, came: make(chan []byte, segments), free: make(chan []byte, segments), shut: make(chan struct{})}
+	c := &mpiConn{mpiEnd: mpiEnd{m: m, shut: make(chan struct{})}, peer: peer, came: make(chan []byte, segments), free: make(chan []byte, segments)}
 	for range segments {
 		c.free <- make([]byte, segment)
 		c.receive(make([]byte, segment))
@@ -218,16 +215,24 @@ func (c *mpiConn) check(d mpi.Done) {
 	}
 }
 
-// fail ends the connection.
-func (c *mpiConn) fail(err error) {
-	c.once.Do(func() {
-		c.err = err
-		close(c.shut)
+// mpiEnd is what a connection and a window have of their end.
+type mpiEnd struct {
+	m    *MPI
+	shut chan struct{}
+	once sync.Once
+	err  error // why it is shut
+}
+
+// fail ends what it is of.
+func (e *mpiEnd) fail(err error) {
+	e.once.Do(func() {
+		e.err = err
+		close(e.shut)
 	})
 }
 
-// await waits for a segment until a deadline.
-func (c *mpiConn) await(from chan []byte, by time.Time) (s []byte, err error) {
+// await waits for what comes until the end, or a deadline.
+func await[T any](e *mpiEnd, from <-chan T, by time.Time) (v T, err error) {
 	var late <-chan time.Time
 	if !by.IsZero() {
 		t := time.NewTimer(time.Until(by))
@@ -235,20 +240,20 @@ func (c *mpiConn) await(from chan []byte, by time.Time) (s []byte, err error) {
 		late = t.C
 	}
 	select {
-	case s = <-from:
-	case <-c.shut:
-		err = c.err
-	case <-c.m.ended:
-		err = c.m.err
+	case v = <-from:
+	case <-e.shut:
+		err = e.err
+	case <-e.m.ended:
+		err = e.m.err
 	case <-late:
 		err = os.ErrDeadlineExceeded
 	}
-	return s, err
+	return v, err
 }
 
 func (c *mpiConn) Read(p []byte) (n int, err error) {
 	if len(c.rest) == 0 {
-		if c.reading, err = c.await(c.came, c.readBy); err != nil {
+		if c.reading, err = await(&c.mpiEnd, c.came, c.readBy); err != nil {
 			return 0, err
 		}
 		if c.rest = c.reading; len(c.rest) == 0 {
@@ -267,7 +272,7 @@ func (c *mpiConn) Read(p []byte) (n int, err error) {
 // Write returns when the library has what was written.
 func (c *mpiConn) Write(p []byte) (n int, err error) {
 	for n < len(p) {
-		s, err := c.await(c.free, c.writeBy)
+		s, err := await(&c.mpiEnd, c.free, c.writeBy)
 		if err != nil {
 			return n, err
 		}

@@ -11,14 +11,22 @@ import (
 // FakeMPI is MPI between goroutines of this process: each rank's library, which
 // fails from its call number failing on, if that is not 0.
 func FakeMPI(size int, failing ...int) []*MPI {
+	return FakeLenders(make([]uint64, size), failing...)
+}
+
+// FakeLenders is FakeMPI with ranks that lend so many bytes each.
+func FakeLenders(lent []uint64, failing ...int) []*MPI {
 	w := &fakeWorld{}
-	ranks := make([]*MPI, size)
+	for _, n := range lent {
+		w.memory = append(w.memory, make([]byte, n))
+	}
+	ranks := make([]*MPI, len(lent))
 	for r := range ranks {
 		f := &fakeMPI{world: w, rank: r}
 		if r < len(failing) {
 			f.failing = failing[r]
 		}
-		ranks[r] = newMPI(f, r, size)
+		ranks[r] = newMPI(f, r, lent)
 		go ranks[r].drive()
 	}
 	return ranks
@@ -27,6 +35,8 @@ func FakeMPI(size int, failing ...int) []*MPI {
 type fakeWorld struct {
 	mu       sync.Mutex
 	messages []*fakeMessage // on their way, in the order of sending
+	memory   [][]byte       // of the ranks that lend
+	deaf     bool           // pieces of windows stay on their way
 }
 
 type fakeMessage struct {
@@ -42,6 +52,7 @@ type fakeMPI struct {
 	failing int
 	calls   int
 	ops     []fakeOp
+	put     []func() // what a flush does, in any order
 }
 
 type fakeOp struct {
@@ -50,6 +61,16 @@ type fakeOp struct {
 	into      []byte
 	from, tag int
 	cancelled bool
+	access    func(data []byte) // of a window; with into
+	patience  int               // calls of Test until its end
+}
+
+// Deafen lets pieces of windows stay on their way for ever.
+func Deafen(m *MPI) {
+	w := m.library.(*fakeMPI).world
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.deaf = true
 }
 
 var errFake = errors.New("the library is broken")
@@ -76,6 +97,30 @@ func (f *fakeMPI) Receive(data []byte, from, tag int) (int, error) {
 	return f.begin(fakeOp{into: data, from: from, tag: tag})
 }
 
+// Put lands with the next flush, and until then nobody finds it.
+func (f *fakeMPI) Put(data []byte, to int, offset uint64) (int, error) {
+	there := f.world.memory[to][offset:][:len(data)]
+	return f.begin(fakeOp{into: data, patience: 3, access: func(data []byte) {
+		data = slices.Clone(data)
+		f.put = append(f.put, func() { copy(there, data) })
+	}})
+}
+
+func (f *fakeMPI) Get(data []byte, from int, offset uint64) (int, error) {
+	there := f.world.memory[from][offset:][:len(data)]
+	return f.begin(fakeOp{into: data, patience: 5, access: func(data []byte) { copy(data, there) }})
+}
+
+func (f *fakeMPI) Flush() error {
+	f.world.mu.Lock()
+	defer f.world.mu.Unlock()
+	for _, land := range slices.Backward(f.put) {
+		land()
+	}
+	f.put = nil
+	return f.call()
+}
+
 func (f *fakeMPI) begin(op fakeOp) (int, error) {
 	if err := f.call(); err != nil {
 		return 0, err
@@ -95,6 +140,9 @@ func (f *fakeMPI) Cancel(id int) error {
 func (f *fakeMPI) Test() (done []mpi.Done, err error) {
 	f.world.mu.Lock()
 	defer f.world.mu.Unlock()
+	for i := range f.ops {
+		f.ops[i].patience--
+	}
 	f.ops = slices.DeleteFunc(f.ops, func(op fakeOp) bool {
 		d, over := f.test(op)
 		if over {
@@ -110,6 +158,12 @@ func (f *fakeMPI) Test() (done []mpi.Done, err error) {
 
 func (f *fakeMPI) test(op fakeOp) (d mpi.Done, over bool) {
 	d.ID = op.id
+	if op.access != nil {
+		if over = op.patience < 0 && !f.world.deaf; over {
+			op.access(op.into)
+		}
+		return d, over
+	}
 	if op.sent != nil {
 		return d, op.sent.taken
 	}

@@ -1,12 +1,8 @@
 package dist_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,16 +10,15 @@ import (
 	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/dist/disttest"
 	"github.com/headroom-go/headroom/internal/invariant"
-	"github.com/headroom-go/headroom/internal/mpi"
 )
 
 // TestMPIRun runs the suite as processes that the mpirun of each MPI starts.
 func TestMPIRun(t *testing.T) {
-	for _, mpirun := range []string{"mpirun.openmpi", "mpirun.mpich"} {
+	for _, mpirun := range disttest.MPIRuns {
 		t.Run(mpirun, func(t *testing.T) {
 			for _, n := range []int{2, 4} {
 				if !invariant.Slow || n < 4 {
-					mpirunTest(t, mpirun, n, "TestMPIRank", n)
+					disttest.MPIRun(t, mpirun, n, "TestMPIRank", n)
 				}
 			}
 		})
@@ -32,47 +27,7 @@ func TestMPIRun(t *testing.T) {
 
 // TestMPIRunDeath lets one of three such processes be killed. MPICH's mpirun
 // would end the others at once.
-func TestMPIRunDeath(t *testing.T) { mpirunTest(t, "mpirun.openmpi", 3, "TestMPIRankDies", 2) }
-
-// mpirunTest runs a test as n processes, of which so many must pass.
-func mpirunTest(t *testing.T, mpirun string, n int, test string, pass int) {
-	t.Helper()
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := exec.LookPath(mpirun); err != nil {
-		t.Skipf("SKIPPED: %v", err)
-	}
-	args := []string{"-n", strconv.Itoa(n), program, "-test.run=^" + test + "$", "-test.v"}
-	if mpirun == "mpirun.openmpi" { // on few processors, whoever runs it, and without an end to all where one is killed
-		args = append([]string{"--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--enable-recovery"}, args...)
-	}
-	out, err := exec.CommandContext(t.Context(), mpirun, args...).CombinedOutput()
-	if passed := strings.Count(string(out), "--- PASS: "+test+" "); passed != pass || err != nil && pass == n {
-		t.Errorf("%s -n %d: %v, %d passed\n%s", mpirun, n, err, passed, out)
-	}
-}
-
-// startedMPI starts MPI in a process that mpirun started; in others it skips.
-func startedMPI(t testing.TB) *dist.MPI {
-	t.Helper()
-	names := mpi.OpenMPI
-	switch {
-	case os.Getenv("OMPI_COMM_WORLD_SIZE") != "":
-	case os.Getenv("PMI_SIZE") != "":
-		names = mpi.MPICH
-	default:
-		t.Skip("mpirun did not start this process")
-	}
-	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("a minute is over"))
-	defer cancel()
-	m, err := dist.StartMPI(ctx, names)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
+func TestMPIRunDeath(t *testing.T) { disttest.MPIRun(t, "mpirun.openmpi", 3, "TestMPIRankDies", 2) }
 
 // joinAs joins a job of so many ranks as this process, if it is one of them.
 func joinAs(t testing.TB, m *dist.MPI, size int, o dist.JoinOptions) []dist.Group {
@@ -96,7 +51,7 @@ func joinAs(t testing.TB, m *dist.MPI, size int, o dist.JoinOptions) []dist.Grou
 
 // TestMPIRank is what each process of TestMPIRun does.
 func TestMPIRank(t *testing.T) {
-	m, port := startedMPI(t), 0
+	m, port := disttest.StartMPI(t, os.Getenv), 0
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -120,7 +75,7 @@ func TestMPIRank(t *testing.T) {
 // TestMPIRankDies is what each process of TestMPIRunDeath does: one kills itself,
 // which nothing tells to the others, and they name it.
 func TestMPIRankDies(t *testing.T) {
-	m := startedMPI(t)
+	m := disttest.StartMPI(t, os.Getenv)
 	g, err := dist.Join(t.Context(), dist.JoinOptions{MPI: m, Rank: m.Rank(), Size: m.Size(), Address: "0:1", Silence: 15 * time.Second})
 	if err == nil {
 		err = g.Barrier()
@@ -147,7 +102,7 @@ func TestMPIRankDies(t *testing.T) {
 // BenchmarkMPIRank reduces 16 MiB and 64 bytes in processes that mpirun starts, all
 // with the same -test.benchtime, a number of rounds such as 20x, over MPI and TCP.
 func BenchmarkMPIRank(b *testing.B) {
-	m, port := startedMPI(b), 0
+	m, port := disttest.StartMPI(b, os.Getenv), 0
 	for _, bytes := range []int{16 << 20, 64} {
 		for _, over := range []string{"mpi", "tcp"} {
 			b.Run(fmt.Sprint(bytes, "/", over), func(b *testing.B) {

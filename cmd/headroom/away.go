@@ -13,8 +13,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/internal/size"
 	"github.com/headroom-go/headroom/internal/spill"
 	"github.com/headroom-go/headroom/plan"
@@ -29,6 +31,7 @@ type awayFlag struct {
 	as     string                    // --away-as
 	rates  map[string]plan.CopyRates // of places, as far as they are known
 	notes  *notes                    // of lenders; nil before use
+	mpi    *dist.MPI                 // of this process, if it is started
 }
 
 // know takes in the speed of copies to places.
@@ -40,7 +43,8 @@ func (a *awayFlag) know(rates map[string]plan.CopyRates) {
 }
 
 // awayPlace is SIZE of the host's memory, or SIZE,WHERE: of a file in a folder, of
-// another GPU (cuda:N), or of a lender's (tcp://HOST:PORT).
+// another GPU (cuda:N), of a lender's (tcp://HOST:PORT), or of ranks of the same MPI job
+// that lend (mpi).
 type awayPlace struct {
 	bytes uint64
 	at    string
@@ -94,7 +98,7 @@ func (a *awayFlag) bytes() (sum uint64) {
 // name is what a file of rates calls a place.
 func (p awayPlace) name() string { return cmp.Or(p.at, "host") }
 
-// kind is what a place is: host, dir, cuda or tcp.
+// kind is what a place is: host, dir, cuda, tcp or mpi.
 func (p awayPlace) kind() string {
 	switch {
 	case p.at == "":
@@ -103,12 +107,14 @@ func (p awayPlace) kind() string {
 		return "cuda"
 	case strings.HasPrefix(p.at, "tcp://"):
 		return "tcp"
+	case p.at == "mpi":
+		return "mpi"
 	}
 	return "dir"
 }
 
 // far says whether the host can't compute there.
-func (p awayPlace) far() bool { return p.kind() == "cuda" || p.kind() == "tcp" }
+func (p awayPlace) far() bool { return slices.Contains([]string{"cuda", "tcp", "mpi"}, p.kind()) }
 
 // tier is a place to plan with, on a device. Rates of which nothing was measured are,
 // to memory of the host, those of one core of a server, or beside a GPU of sixteen
@@ -122,7 +128,7 @@ func (a *awayFlag) tier(p awayPlace, device string) plan.Tier {
 		t.OutBytesPerSecond, t.BackBytesPerSecond = r.OutBytesPerSecond, r.BackBytesPerSecond
 	case p.kind() == "dir":
 		t.OutBytesPerSecond, t.BackBytesPerSecond = 1e9, 2e9
-	case p.kind() == "tcp":
+	case p.kind() == "tcp" || p.kind() == "mpi":
 		t.OutBytesPerSecond, t.BackBytesPerSecond = 1.1e9, 1.1e9
 	case strings.HasPrefix(device, "cuda"):
 		t.OutBytesPerSecond, t.BackBytesPerSecond = 12e9, 12e9
@@ -171,7 +177,7 @@ func (a *awayFlag) measure(ctx context.Context, dev device.Device, stderr io.Wri
 		if _, known := a.rates[p.name()]; known {
 			continue
 		}
-		r, err := p.measure(ctx, dev)
+		r, err := a.measureOne(ctx, p, dev)
 		if err != nil {
 			return false, fmt.Errorf("--away %v: %w", p, err)
 		}
@@ -185,10 +191,10 @@ func (a *awayFlag) measure(ctx context.Context, dev device.Device, stderr io.Wri
 // measured is the most that is copied to find how fast that is.
 const measured = 16 << 20
 
-// measure copies to memory of the place that is given back at once.
-func (p awayPlace) measure(ctx context.Context, dev device.Device) (r plan.CopyRates, err error) {
+// measureOne copies to memory of a place that is given back at once.
+func (a *awayFlag) measureOne(ctx context.Context, p awayPlace, dev device.Device) (r plan.CopyRates, err error) {
 	p.bytes = min(p.bytes, measured, dev.Info().Capacity/2)
-	store, done, err := p.open(ctx, dev, spill.BorrowOptions{Name: "measuring"})
+	store, done, err := a.open(ctx, p, dev, spill.BorrowOptions{Name: "measuring"})
 	if err != nil {
 		return r, err
 	}
@@ -217,7 +223,7 @@ func (a *awayFlag) use(ctx context.Context, t *train.Trainer) (done func(), err 
 			if p.far() != far {
 				continue
 			}
-			store, end, err := p.open(ctx, dev, lent)
+			store, end, err := a.open(ctx, p, dev, lent)
 			if err != nil {
 				return done, fmt.Errorf("--away %v: %w", p, err)
 			}
@@ -244,8 +250,8 @@ func borrower(model string) string {
 	return fmt.Sprintf("%s, process %d, %s", host, os.Getpid(), model)
 }
 
-// open gives the memory, for copies to and from a device, until end.
-func (p awayPlace) open(ctx context.Context, beside device.Device, o spill.BorrowOptions) (s tensor.Store, end func() error, err error) {
+// open gives the memory of a place, for copies to and from a device, until end.
+func (a *awayFlag) open(ctx context.Context, p awayPlace, beside device.Device, o spill.BorrowOptions) (s tensor.Store, end func() error, err error) {
 	switch p.kind() {
 	case "host":
 		place, err := spill.Memory(beside, p.bytes)
@@ -256,6 +262,8 @@ func (p awayPlace) open(ctx context.Context, beside device.Device, o spill.Borro
 	case "tcp":
 		loan, err := spill.Borrow(ctx, beside, strings.TrimPrefix(p.at, "tcp://"), p.bytes, o)
 		return ended(loan, err)
+	case "mpi":
+		return a.openWindow(p.bytes, beside, o)
 	}
 	number, err := strconv.Atoi(strings.TrimPrefix(p.at, "cuda:"))
 	if err != nil {
@@ -267,6 +275,22 @@ func (p awayPlace) open(ctx context.Context, beside device.Device, o spill.Borro
 	}
 	at, _ := peer.Range()
 	return spill.NewNear(at, p.bytes), peer.Close, nil
+}
+
+// openWindow is open for what ranks of the same MPI job lend.
+func (a *awayFlag) openWindow(bytes uint64, beside device.Device, o spill.BorrowOptions) (s tensor.Store, end func() error, err error) {
+	if a.mpi == nil {
+		return nil, nil, usagef("no MPI job was started: start a rank that lends with those that train, as in mpirun -n 2 headroom train … : -n 1 headroom lend 64GiB --mpi")
+	}
+	w, err := a.mpi.Borrow(bytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	loan, err := spill.BorrowWindow(beside, w, bytes, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	return loan, func() error { return errors.Join(loan.Close(), w.Close(time.Now().Add(10*time.Second))) }, nil
 }
 
 // ended is a place and its end.

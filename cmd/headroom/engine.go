@@ -29,14 +29,18 @@ func (e *engineFlag) Set(text string) error {
 	return nil
 }
 
-// join makes this process a rank of its job.
+// join makes this process a rank of its job; nil is the one that trains alone, beside
+// those that lend.
 func (f *ranksFlags) join(ctx context.Context, w world) (dist.Group, error) {
 	o := dist.JoinOptions{Options: dist.Options{Patience: patience}, Rank: w.rank, Size: w.size, Address: w.address, Job: w.job}
 	if f.engine == "mpi" || f.engine == "auto" && w.mpirun != "" {
-		m, err := startMPI(ctx, w)
+		m, err := startMPI(ctx, w, 0)
 		switch {
 		case err == nil:
-			f.mpi, o.MPI, o.Address = m, m, "0:1"
+			f.mpi, o.MPI = m, m
+			if o.Rank, o.Size, o.Address = m.Place(); o.Size == 1 {
+				return nil, nil
+			}
 		case f.engine == "mpi" || !errors.Is(err, library.ErrUnavailable):
 			return nil, err
 		}
@@ -58,8 +62,9 @@ var mpis = []struct {
 }
 
 // startMPI starts the library of the mpirun that started this process, or, if it
-// was none, the first that there is.
-func startMPI(ctx context.Context, w world) (*dist.MPI, error) {
+// was none, the first that there is, in order to train or, if lend is not 0, to lend so
+// many bytes.
+func startMPI(ctx context.Context, w world, lend uint64) (*dist.MPI, error) {
 	var files []string
 	for _, m := range mpis {
 		if w.mpirun == "" || w.mpirun == m.name {
@@ -69,7 +74,7 @@ func startMPI(ctx context.Context, w world) (*dist.MPI, error) {
 	const arrival = 5 * time.Minute
 	ctx, cancel := context.WithTimeoutCause(ctx, arrival, fmt.Errorf("%v are over", arrival))
 	defer cancel()
-	m, err := dist.StartMPI(ctx, files)
+	m, err := dist.StartMPI(ctx, files, lend)
 	if err == nil && (m.Rank() != w.rank || m.Size() != w.size) {
 		err = fmt.Errorf("MPI has this process as rank %d of %d, its environment as rank %d of %d: the library that was found is not of the mpirun that started it; --engine tcp does without", m.Rank(), m.Size(), w.rank, w.size)
 	}

@@ -4,21 +4,33 @@ import (
 	"context"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/headroom-go/headroom/dist/disttest"
 	"github.com/headroom-go/headroom/internal/invariant"
 )
 
-// mpirunCommand is a command of this program as two processes of an mpirun; where
-// there is none, the test is skipped.
-func mpirunCommand(t *testing.T, mpirun string, args ...string) *exec.Cmd {
+// app is a command of this program for several processes of a job.
+type app struct {
+	processes int
+	args      []string
+}
+
+// mpirunCommand is a job of commands of this program that an mpirun starts; where there
+// is none, the test is skipped.
+func mpirunCommand(t *testing.T, mpirun string, apps ...app) *exec.Cmd {
 	t.Helper()
 	if _, err := exec.LookPath(mpirun); err != nil {
 		t.Skipf("SKIPPED: %v", err)
 	}
-	args = append([]string{"-n", "2", ourselves(t)}, args...)
+	var args []string
+	for _, a := range apps {
+		args = append(append(args, ":", "-n", strconv.Itoa(a.processes), ourselves(t)), a.args...)
+	}
+	args = args[1:]
 	if mpirun == "mpirun.openmpi" {
 		args = append([]string{"--allow-run-as-root", "--oversubscribe", "--bind-to", "none"}, args...)
 	}
@@ -36,14 +48,14 @@ func TestTrainUnderMPIRun(t *testing.T) {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
 	want := runLosses(t, filepath.Join(dir, "alone"))
-	for _, mpirun := range []string{"mpirun.openmpi", "mpirun.mpich"} {
+	for _, mpirun := range disttest.MPIRuns {
 		for _, engine := range []string{"auto", "tcp"} {
 			t.Run(mpirun+" "+engine, func(t *testing.T) {
 				if invariant.Slow && engine == "tcp" {
 					t.Skip("TCP is not new to invariants")
 				}
 				out := mpirun + engine
-				words, err := mpirunCommand(t, mpirun, command(out, "--engine", engine)...).CombinedOutput()
+				words, err := mpirunCommand(t, mpirun, app{2, command(out, "--engine", engine)}).CombinedOutput()
 				if err != nil || strings.Contains(string(words), "; over MPI") != (engine == "auto") {
 					t.Fatalf("%v\n%s", err, words)
 				}
@@ -56,7 +68,7 @@ func TestTrainUnderMPIRun(t *testing.T) {
 // TestRankFailsUnderMPIRun: what one process says is what both end with, and
 // soon.
 func TestRankFailsUnderMPIRun(t *testing.T) {
-	out, err := mpirunCommand(t, "mpirun.openmpi", "train", "--devices", "host:64MiB,host:1MiB", "--model", "gpt2-nano", "--data", text(t), "--out", t.TempDir()).CombinedOutput()
+	out, err := mpirunCommand(t, "mpirun.openmpi", app{2, []string{"train", "--devices", "host:64MiB,host:1MiB", "--model", "gpt2-nano", "--data", text(t), "--out", t.TempDir()}}).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "headroom: rank 1: ") || !strings.Contains(string(out), "does not fit 1MiB") {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -49,7 +49,7 @@ func (j *jobFlags) add(f *pflag.FlagSet) {
 	f.Var(&j.batch, "batch", "sequences or images in a step, or auto: the most that fit in one piece (default by model: "+defaults(func(f family) string { return strconv.Itoa(f.batch) })+")")
 	f.IntVar(&j.seq, "seq", 0, "tokens in a sequence (default by model: "+defaults(func(f family) string { return strconv.Itoa(f.seq) })+", or the most it takes)")
 	f.Var(&j.precision, "precision", "float32, bfloat16 or float16: what a step computes in; weights stay float32; or auto: of float32 and bfloat16 the faster that fits")
-	f.Var(&j.away, "away", "memory outside the device where values and the optimizer's state may wait: SIZE of the host's memory, SIZE,DIR of a file, and for values also SIZE,cuda:N of another GPU or SIZE,tcp://HOST:PORT of a lender's; may be given again (default none)")
+	f.Var(&j.away, "away", "memory outside the device where values and the optimizer's state may wait: SIZE of the host's memory, SIZE,DIR of a file, and for values also SIZE,cuda:N of another GPU, SIZE,tcp://HOST:PORT of a lender's or SIZE,mpi of ranks of the same MPI job that lend; may be given again (default none)")
 	f.StringVar(&j.away.as, "away-as", "", "`FORM` in which values wait there: bfloat16 or int8, which change gradients a little; the optimizer's state keeps all bits (default: all bits)")
 	f.StringVar(&j.rates, "rates", "", "`FILE` with what operations took on the device, to estimate from: plan --calibrate writes it, and train corrects it by what its steps take")
 	f.BoolVar(&j.json, "json", false, "print the result as JSON")

@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,6 +23,7 @@ type lendFlags struct {
 	listen string
 	grace  time.Duration
 	keep   sizeFlag
+	mpi    bool // to ranks of the same MPI job, without the three above
 }
 
 func lendCommand() *cobra.Command {
@@ -41,10 +45,15 @@ Ctrl-C calls all memory back. Borrowers fetch what is theirs, for which they hav
 had values here are done again.
 
 Nothing is encrypted, and whoever reaches the address may borrow: it is for networks
-that are trusted. It answers only to this machine unless --listen says otherwise.`,
+that are trusted. It answers only to this machine unless --listen says otherwise.
+
+With --mpi it is a rank of an MPI job that does not train, but lends to those that do
+(--away SIZE,mpi), each of which has an equal part of what all such ranks lend. It ends
+with them, and calls nothing back.`,
 		Example: `  headroom lend 64GiB --listen 10.0.0.7:9402
   headroom lend 64GiB --listen 10.0.0.7:9402 --keep 8GiB
-  headroom train --device cuda:0,8GiB --away 64GiB,tcp://10.0.0.7:9402`,
+  headroom train --device cuda:0,8GiB --away 64GiB,tcp://10.0.0.7:9402
+  mpirun -n 2 headroom train --device cuda:0,8GiB --away 32GiB,mpi : -n 1 headroom lend 64GiB --mpi`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("lend needs one size, as in headroom lend 16GiB")
@@ -59,13 +68,20 @@ that are trusted. It answers only to this machine unless --listen says otherwise
 			if err != nil {
 				return usageError{err}
 			}
-			return f.lend(cmd.Context(), cmd.OutOrStdout())
+			if !f.mpi {
+				return f.lend(cmd.Context(), cmd.OutOrStdout())
+			}
+			if slices.ContainsFunc([]string{"listen", "grace", "keep"}, cmd.Flags().Changed) {
+				return usagef("--mpi listens nowhere and calls nothing back: leave --listen, --grace and --keep out")
+			}
+			return f.lendMPI(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:9402", "`ADDRESS` to listen at; a port alone is on 127.0.0.1, and port 0 any that is free")
 	fl.DurationVar(&f.grace, "grace", 30*time.Second, "`TIME` that borrowers have to fetch what is theirs")
 	fl.Var(&f.keep, "keep", "call loans back while less than SIZE of this machine's memory is available (default 0)")
+	fl.BoolVar(&f.mpi, "mpi", false, "lend to the ranks of this MPI job that train, until they end")
 	return cmd
 }
 
@@ -106,6 +122,35 @@ func loanText(c spill.LoanChange) string {
 		text += fmt.Sprintf(" (%v)", c.Err)
 	}
 	return text
+}
+
+// lendMPI lends until the ranks of the job that train have ended. Those who end the job
+// with a signal send it to all, and trainings then finish their step: so the first one
+// changes nothing here.
+func (f *lendFlags) lendMPI(ctx context.Context, out io.Writer) error {
+	w, err := worldOf(os.Getenv)
+	if err != nil {
+		return usageError{err}
+	}
+	if w.size < 2 {
+		return usagef("--mpi lends to ranks of the same MPI job: start it with them, as in mpirun -n 2 headroom train … : -n 1 headroom lend 64GiB --mpi")
+	}
+	if err := available(f.bytes); err != nil {
+		return err
+	}
+	m, err := startMPI(ctx, w, f.bytes)
+	if err != nil {
+		return err
+	}
+	_, trains, _ := m.Place()
+	if trains == 0 {
+		return errors.Join(usagef("all %d ranks of this MPI job lend, and none trains", m.Size()), m.Close(true))
+	}
+	if err := fact(out, "lends", "%s as rank %d of %d, to %d that train", size.Format(f.bytes), m.Rank(), m.Size(), trains); err != nil {
+		return err
+	}
+	err = m.Lend()
+	return errors.Join(err, m.Close(err == nil))
 }
 
 // available refuses to lend what the machine has not.

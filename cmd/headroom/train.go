@@ -129,6 +129,7 @@ func (f *trainFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	f.away.mpi = f.mpi
 	if seats[0].first() {
 		if err := f.live.listen(); err != nil {
 			return err

@@ -4,13 +4,15 @@
 //
 // MPI's standard fixes names and arguments of functions, but not what the handles
 // are: for Open MPI addresses of its variables, for MPICH numbers. What else
-// differs stands in abi. Of MPI's functions only those are used that send and
-// receive bytes between two ranks of the world without waiting.
+// differs stands in abi. Of MPI's functions those are used that send and receive
+// bytes between two ranks of the world without waiting, and those that put them into
+// memory of a rank and get them from there.
 package mpi
 
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -30,9 +32,19 @@ const (
 	getCount
 	errorString
 	libraryVersion
+	allgather
+	winCreate
+	winSetErrhandler
+	winLockAll
+	rput
+	rget
+	winFlushAll
+	winUnlockAll
+	winFree
 	openWorld // here and below are variables of Open MPI's
 	openByte
 	openErrorsReturn
+	openNoInfo
 )
 
 var symbols = []string{
@@ -48,27 +60,37 @@ var symbols = []string{
 	getCount:         "MPI_Get_count",
 	errorString:      "MPI_Error_string",
 	libraryVersion:   "MPI_Get_library_version",
+	allgather:        "MPI_Allgather",
+	winCreate:        "MPI_Win_create",
+	winSetErrhandler: "MPI_Win_set_errhandler",
+	winLockAll:       "MPI_Win_lock_all",
+	rput:             "MPI_Rput",
+	rget:             "MPI_Rget",
+	winFlushAll:      "MPI_Win_flush_all",
+	winUnlockAll:     "MPI_Win_unlock_all",
+	winFree:          "MPI_Win_free",
 	openWorld:        "ompi_mpi_comm_world",
 	openByte:         "ompi_mpi_byte",
 	openErrorsReturn: "ompi_mpi_errors_return",
+	openNoInfo:       "ompi_mpi_info_null",
 }
 
 // abi is the part of MPI's binary interface in which libraries differ.
 type abi struct {
-	world, bytes, errorsReturn uintptr // handles
-	handle                     int     // bytes of one
-	anySource                  int
-	status                     int // bytes of an MPI_Status
-	source, failure            int // where in it the rank and the code stand
-	inStatus                   int // the code that says to look there
+	world, bytes, errorsReturn, noInfo uintptr // handles
+	handle                             int     // bytes of one
+	anySource                          int
+	status                             int // bytes of an MPI_Status
+	source, failure                    int // where in it the rank and the code stand
+	inStatus                           int // the code that says to look there
 }
 
 // interfaceOf tells by its variables which library it is.
 func interfaceOf(l *library.Library) abi {
 	if l.Has(symbols[openWorld]) {
-		return abi{l.Address(openWorld), l.Address(openByte), l.Address(openErrorsReturn), 8, -1, 24, 0, 8, 18}
+		return abi{l.Address(openWorld), l.Address(openByte), l.Address(openErrorsReturn), l.Address(openNoInfo), 8, -1, 24, 0, 8, 18}
 	}
-	return abi{0x44000000, 0x4c00010d, 0x54000001, 4, -2, 20, 8, 16, 17}
+	return abi{0x44000000, 0x4c00010d, 0x54000001, 0x1c000000, 4, -2, 20, 8, 16, 17}
 }
 
 // Names of the libraries, as Open takes them. Those of MPICH's interface are also
@@ -152,8 +174,10 @@ func (m *MPI) Version() string {
 type World struct {
 	*MPI
 	Rank, Size int
+	Lent       []uint64 // bytes that each rank lends, after Lend
 
-	last     int // number that was given
+	window   uint64 // handle; 0: nobody lends
+	last     int    // number that was given
 	pending  []operation
 	handles  []byte // of pending, in its order
 	indices  []int32
@@ -162,8 +186,9 @@ type World struct {
 
 // operation is one that the library works on.
 type operation struct {
-	id  int
-	pin *runtime.Pinner // keeps the data where they are
+	id     int
+	symbol int
+	pin    *runtime.Pinner // keeps the data where they are
 }
 
 // Start starts MPI in this process, once, and locks the goroutine to its thread.
@@ -191,8 +216,38 @@ func (m *MPI) Start() (*World, error) {
 	return w, nil
 }
 
+// Lend lets all ranks Put bytes into memory, which may be empty, and Get them from
+// there. All ranks call it once, and it waits until they do. The memory stays where
+// it is until the process ends.
+func (w *World) Lend(memory []byte) error {
+	mine := uint64(len(memory))
+	w.Lent = make([]uint64, w.Size)
+	err := w.check(allgather, w.Call(allgather, uintptr(unsafe.Pointer(&mine)), 8, w.abi.bytes, uintptr(unsafe.Pointer(&w.Lent[0])), 8, w.abi.bytes, w.abi.world))
+	if err != nil || slices.Max(w.Lent) == 0 {
+		return err
+	}
+	err = w.check(winCreate, w.Call(winCreate, uintptr(unsafe.Pointer(unsafe.SliceData(memory))), uintptr(mine), 1, w.abi.noInfo, w.abi.world, uintptr(unsafe.Pointer(&w.window))))
+	if err == nil {
+		err = w.check(winSetErrhandler, w.Plain(winSetErrhandler, uintptr(w.window), w.abi.errorsReturn))
+	}
+	if err == nil {
+		err = w.check(winLockAll, w.Plain(winLockAll, 0, uintptr(w.window)))
+	}
+	return err
+}
+
 // Finalize ends MPI in this process. It may wait until all ranks do so.
-func (w *World) Finalize() error { return w.check(finalize, w.Plain(finalize)) }
+func (w *World) Finalize() error {
+	if w.window != 0 {
+		if err := w.check(winUnlockAll, w.Plain(winUnlockAll, uintptr(w.window))); err != nil {
+			return err
+		}
+		if err := w.check(winFree, w.Call(winFree, uintptr(unsafe.Pointer(&w.window)))); err != nil {
+			return err
+		}
+	}
+	return w.check(finalize, w.Plain(finalize))
+}
 
 // AnySource is the rank that Receive takes a message of any rank from.
 const AnySource = -1
@@ -208,7 +263,7 @@ type Done struct {
 // Send begins to send data, which stay unchanged until Test has it done, to a
 // rank. It gives the operation's number.
 func (w *World) Send(data []byte, to, tag int) (id int, err error) {
-	return w.begin(isend, data, to, tag)
+	return w.begin(isend, data, to, uintptr(tag), w.abi.world)
 }
 
 // Receive begins to receive a message, of so many bytes at most as data have.
@@ -217,24 +272,55 @@ func (w *World) Receive(data []byte, from, tag int) (id int, err error) {
 	if from == AnySource {
 		from = w.abi.anySource
 	}
-	return w.begin(irecv, data, from, tag)
+	return w.begin(irecv, data, from, uintptr(tag), w.abi.world)
 }
 
-func (w *World) begin(symbol int, data []byte, rank, tag int) (int, error) {
-	op := operation{w.last + 1, new(runtime.Pinner)}
+// Put begins to copy data, which stay unchanged until Test has it done, into what a
+// rank lends. They are there after the next Flush; until then it is open what lies in
+// their place.
+func (w *World) Put(data []byte, to int, offset uint64) (id int, err error) {
+	return w.access(rput, data, to, offset)
+}
+
+// Get begins to fill data, which Test says when it is done, from what a rank lends.
+func (w *World) Get(data []byte, from int, offset uint64) (id int, err error) {
+	return w.access(rget, data, from, offset)
+}
+
+// mostBytes is the most that one operation moves: counts are numbers of 32 bits.
+const mostBytes = 1 << 30
+
+func (w *World) access(symbol int, data []byte, rank int, offset uint64) (int, error) {
+	n := uint64(len(data))
+	if lent := w.Lent[rank]; n > mostBytes || offset > lent || n > lent-offset {
+		return 0, fmt.Errorf("%d bytes at %d of %d that rank %d lends", n, offset, lent, rank)
+	}
+	return w.begin(symbol, data, rank, uintptr(offset), uintptr(n), w.abi.bytes, uintptr(w.window))
+}
+
+// Flush waits until all that was put is where it belongs.
+func (w *World) Flush() error {
+	return w.check(winFlushAll, w.Plain(winFlushAll, uintptr(w.window)))
+}
+
+// begin calls a function whose arguments are data, a rank, some more, and the place
+// of the operation's handle.
+func (w *World) begin(symbol int, data []byte, rank int, more ...uintptr) (int, error) {
+	op := operation{w.last + 1, symbol, new(runtime.Pinner)}
 	start := unsafe.SliceData(data)
 	if start != nil {
 		op.pin.Pin(start)
 	}
-	var handle [8]byte
-	code := w.Call(symbol, uintptr(unsafe.Pointer(start)), uintptr(len(data)), w.abi.bytes, uintptr(rank), uintptr(tag), w.abi.world, uintptr(unsafe.Pointer(&handle)))
-	if err := w.check(symbol, code); err != nil {
+	last := len(w.handles)
+	w.handles = append(w.handles, make([]byte, w.abi.handle)...)
+	args := append([]uintptr{uintptr(unsafe.Pointer(start)), uintptr(len(data)), w.abi.bytes, uintptr(rank)}, more...)
+	if err := w.check(symbol, w.Plain(symbol, append(args, uintptr(unsafe.Pointer(&w.handles[last])))...)); err != nil {
 		op.pin.Unpin()
+		w.handles = w.handles[:last]
 		return 0, err
 	}
 	w.last = op.id
 	w.pending = append(w.pending, op)
-	w.handles = append(w.handles, handle[:w.abi.handle]...)
 	return op.id, nil
 }
 
@@ -281,11 +367,15 @@ func (w *World) Test() ([]Done, error) {
 func (w *World) result(i int, look bool) (d Done, err error) {
 	status := w.statuses[i*w.abi.status:][:w.abi.status]
 	field := func(at int) int { return int(*(*int32)(unsafe.Pointer(&status[at]))) }
-	d = Done{ID: w.pending[w.indices[i]].id, From: field(w.abi.source)}
+	op := w.pending[w.indices[i]]
+	d = Done{ID: op.id, From: field(w.abi.source)}
 	if look {
 		if d.Err = w.check(testsome, field(w.abi.failure)); d.Err != nil {
 			return d, nil
 		}
+	}
+	if op.symbol != irecv {
+		return d, nil
 	}
 	var n int32
 	err = w.check(getCount, w.Call(getCount, uintptr(unsafe.Pointer(&status[0])), w.abi.bytes, uintptr(unsafe.Pointer(&n))))

@@ -16,7 +16,8 @@ type fake struct {
 	calls []string
 	args  map[string][]uintptr
 	codes map[string]int
-	over  []int32 // indices that the next Testsome has done
+	over  []int32  // indices that the next Testsome has done
+	lent  []uint64 // by the ranks; this one's is its own
 }
 
 // at is memory that a library is told of.
@@ -32,9 +33,13 @@ func (f *fake) call(symbol string, args []uintptr) uintptr {
 		*at[int32](args[1]) = 3
 	case "MPI_Comm_size":
 		*at[int32](args[1]) = 5
-	case "MPI_Isend", "MPI_Irecv":
-		handle := uint64(len(f.calls))
-		copy(unsafe.Slice(at[byte](args[6]), f.abi.handle), unsafe.Slice((*byte)(unsafe.Pointer(&handle)), 8))
+	case "MPI_Isend", "MPI_Irecv", "MPI_Rput", "MPI_Rget":
+		f.give(args[len(args)-1], uint64(len(f.calls)))
+	case "MPI_Allgather":
+		copy(unsafe.Slice(at[uint64](args[3]), len(f.lent)), f.lent)
+		*at[uint64](args[3] + 8*3) = *at[uint64](args[0])
+	case "MPI_Win_create":
+		f.give(args[5], fakeWindow)
 	case "MPI_Testsome":
 		*at[int32](args[2]) = int32(len(f.over))
 		for i, index := range f.over {
@@ -53,6 +58,14 @@ func (f *fake) call(symbol string, args []uintptr) uintptr {
 		*at[int32](args[1]) = 11
 	}
 	return uintptr(f.codes[symbol])
+}
+
+// fakeWindow is a window's handle.
+const fakeWindow = 0x20202020
+
+// give writes a handle.
+func (f *fake) give(to uintptr, handle uint64) {
+	copy(unsafe.Slice(at[byte](to), f.abi.handle), unsafe.Slice((*byte)(unsafe.Pointer(&handle)), 8))
 }
 
 // start gives the world of a fake with Open MPI's interface, or MPICH's.
@@ -127,21 +140,102 @@ func TestCalls(t *testing.T) {
 	}
 }
 
+// TestWindow compares calls for memory that ranks lend with the headers, and asks for
+// bytes beside it.
+func TestWindow(t *testing.T) {
+	for _, open := range []bool{true, false} {
+		w, f := start(t, open)
+		world, bytes, noInfo, errorsReturn := uintptr(0x44000000), uintptr(0x4c00010d), uintptr(0x1c000000), uintptr(0x54000001)
+		if open {
+			world, bytes, noInfo, errorsReturn = uintptr(openWorld+1), uintptr(openByte+1), uintptr(openNoInfo+1), uintptr(openErrorsReturn+1)
+		}
+		memory, data := make([]byte, 100), make([]byte, 6)
+		at := uintptr(unsafe.Pointer(&data[0]))
+		f.lent = []uint64{0, 0, 5 << 30, 0, 0}
+		if err := w.Lend(memory); err != nil || !slices.Equal(w.Lent, []uint64{0, 0, 5 << 30, 100, 0}) {
+			t.Fatalf("%v are lent, %v", w.Lent, err)
+		}
+		put, err := w.Put(data, 2, 5<<30-6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		get, err := w.Get(data, 3, 94)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.over = []int32{0, 1}
+		if done, err := w.Test(); err != nil || len(done) != 2 || done[0].ID != put || done[1].ID != get || slices.Contains(f.calls, "MPI_Get_count") {
+			t.Errorf("done %+v, error %v", done, err)
+		}
+		if err := errors.Join(w.Flush(), w.Finalize()); err != nil {
+			t.Error(err)
+		}
+		for symbol, want := range map[string][]uintptr{
+			"MPI_Win_create":         {uintptr(unsafe.Pointer(&memory[0])), 100, 1, noInfo, world},
+			"MPI_Win_set_errhandler": {fakeWindow, errorsReturn},
+			"MPI_Win_lock_all":       {0, fakeWindow},
+			"MPI_Rput":               {at, 6, bytes, 2, 5<<30 - 6, 6, bytes, fakeWindow},
+			"MPI_Rget":               {at, 6, bytes, 3, 94, 6, bytes, fakeWindow},
+			"MPI_Win_flush_all":      {fakeWindow},
+			"MPI_Win_unlock_all":     {fakeWindow},
+			"MPI_Win_free":           {},
+		} {
+			if got := f.args[symbol]; !slices.Equal(got[:len(want)], want) {
+				t.Errorf("%s%v, want %v", symbol, got, want)
+			}
+		}
+		for _, c := range []struct {
+			rank   int
+			offset uint64
+		}{{2, 5<<30 - 5}, {3, 95}, {3, 1<<64 - 1}, {0, 0}} {
+			if _, err := w.Get(data, c.rank, c.offset); err == nil || !strings.Contains(err.Error(), "that rank") {
+				t.Errorf("6 bytes at %d of rank %d: %v", c.offset, c.rank, err)
+			}
+		}
+	}
+}
+
+// TestNobodyLends makes no window.
+func TestNobodyLends(t *testing.T) {
+	w, f := start(t, true)
+	f.lent = make([]uint64, 5)
+	if err := errors.Join(w.Lend(nil), w.Finalize()); err != nil || slices.Contains(f.calls, "MPI_Win_create") || slices.Contains(f.calls, "MPI_Win_free") {
+		t.Errorf("%v after %q", err, f.calls)
+	}
+}
+
 // TestFailures lets each function fail.
 func TestFailures(t *testing.T) {
 	w, f := start(t, true)
 	var failure *Error
-	for symbol, call := range map[string]func() error{
-		"MPI_Isend":    func() error { _, err := w.Send(nil, 0, 0); return err },
-		"MPI_Irecv":    func() error { _, err := w.Receive(nil, 0, 0); return err },
-		"MPI_Finalize": w.Finalize,
+	if err := w.Lend(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	lend := func() error { return w.Lend(make([]byte, 1)) }
+	for _, c := range []struct {
+		symbol string
+		call   func() error
+	}{
+		{"MPI_Isend", func() error { _, err := w.Send(nil, 0, 0); return err }},
+		{"MPI_Irecv", func() error { _, err := w.Receive(nil, 0, 0); return err }},
+		{"MPI_Rput", func() error { _, err := w.Put(nil, 3, 0); return err }},
+		{"MPI_Rget", func() error { _, err := w.Get(nil, 3, 0); return err }},
+		{"MPI_Win_flush_all", w.Flush},
+		{"MPI_Finalize", w.Finalize},
+		{"MPI_Win_free", w.Finalize},
+		{"MPI_Win_unlock_all", w.Finalize},
+		{"MPI_Win_lock_all", lend},
+		{"MPI_Win_set_errhandler", lend},
+		{"MPI_Win_create", lend},
+		{"MPI_Allgather", lend},
 	} {
+		symbol, call := c.symbol, c.call
 		f.codes[symbol] = 5
 		if err := call(); !errors.As(err, &failure) || failure.Call != symbol || failure.Code != 5 || failure.Text != "it is bad" {
 			t.Errorf("%s: %v", symbol, err)
 		}
 	}
-	f.codes["MPI_Irecv"] = 0
+	clear(f.codes)
 	if _, err := w.Receive(nil, 0, 0); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/headroom-go/headroom/device"
 )
 
 const benchBytes = 64 << 20
@@ -25,7 +27,30 @@ func BenchmarkLoan(b *testing.B) {
 	l := loan(b, w, lend(b, LendOptions{Bytes: benchBytes}).address, benchBytes, BorrowOptions{})
 	conn := sink(b)
 	buf, source := randomBytes(benchBytes), randomBytes(benchBytes)
-	var sent, fetched, plain, plainBack cost
+	var plain, plainBack cost
+	benchmarkLoan(b, w, l, p, func() {
+		plain.time(func() {
+			if _, err := conn.Write(source); err != nil {
+				b.Fatal(err)
+			}
+		})
+		plainBack.time(func() {
+			if _, err := conn.Write(source[:1]); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := io.ReadFull(conn, buf); err != nil {
+				b.Fatal(err)
+			}
+		})
+	})
+	plain.report(b, "tcp-out")
+	plainBack.report(b, "tcp-back")
+}
+
+// benchmarkLoan sends a value from p to a lender and fetches it, in turn with what it
+// is compared with.
+func benchmarkLoan(b *testing.B, w *bench, l *Loan, p device.Ptr, other func()) {
+	var sent, fetched cost
 	for b.Loop() {
 		room, err := l.Take(benchBytes)
 		if err != nil {
@@ -35,33 +60,19 @@ func BenchmarkLoan(b *testing.B) {
 			room.Send(w.side, p)
 			(&mark{&l.gone, l.puts}).Sync()
 		})
-		plain.time(func() {
-			if _, err := conn.Write(source); err != nil {
-				b.Fatal(err)
-			}
-		})
+		other()
 		fetched.time(func() { room.Fetch(w.side, p); mustSync(b, w.side) })
-		plainBack.time(func() {
-			if _, err := conn.Write(source[:1]); err != nil {
-				b.Fatal(err)
-			}
-			if _, err := io.ReadFull(conn, buf); err != nil {
-				b.Fatal(err)
-			}
-		})
 		if err := room.Free(); err != nil {
 			b.Fatal(err)
 		}
 	}
 	sent.report(b, "out")
-	plain.report(b, "tcp-out")
 	fetched.report(b, "back")
-	plainBack.report(b, "tcp-back")
 	b.ReportMetric(0, "ns/op")
 }
 
 // cost is the least time of a copy of benchBytes, and the mean of the processor time that
-// both its ends took, which other work on the machine does not lengthen.
+// its ends in this process took, which other work on the machine does not lengthen.
 type cost struct {
 	best
 	used time.Duration

@@ -1,6 +1,7 @@
 package spill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,21 +23,22 @@ import (
 //
 // A value goes in chunks: from where it lies where the host reads the device's
 // memory, else through a ring of pinned buffers. What is queued on the side stream,
-// and what goes over the connection, are one sequence of operations in one order, in
-// which every wait is for something before it; so nothing can wait in a circle:
+// and what goes over the link to the lender, a connection or a window, are one sequence
+// of operations in one order, in which every wait is for something before it; so nothing
+// can wait in a circle:
 //
 //	Send    side: wait until the buffer's last data are gone; download    then sum; put
 //	Fetch   wait until the buffer's last data are uploaded; get; data; compare    side: wait for that; upload
 //
-// Sums are made beside what goes over the connection, by goroutines of their own.
+// Sums are made beside what goes over the link, by goroutines of their own.
 //
 // So a lender is never asked for what can't be taken at once, and when it is slow it
 // is the lender, or the network.
 //
 // When anything goes wrong, the loan is over: operations go through the same steps
-// without the connection, zeros come back, and rooms that were fetched from say that
-// they lost what they held. When the lender calls memory back, from some place in the
-// loan on, what lies there is fetched into memory of this machine, and the loan is
+// without the link, zeros come back, and rooms that were fetched from say that they lost
+// what they held. When a lender over a connection calls memory back, from some place in
+// the loan on, what lies there is fetched into memory of this machine, and the loan is
 // shorter then; or it ends, where that is all.
 
 // BorrowOptions say how memory is borrowed.
@@ -63,7 +65,7 @@ const ringChunks = 32
 type Loan struct {
 	o       BorrowOptions
 	address string
-	wire    wire
+	link    link
 	shelf   *Shelf[*lentRoom]
 	summer  summer
 	staging *Place
@@ -82,11 +84,21 @@ type Loan struct {
 	came   chan operation // whose data are in their buffers
 	gone   count          // puts that were written
 	back   count          // gets whose data have come
-	recall chan struct{}  // holds one: held was lowered
 	mu     sync.Mutex
-	err    error  // why the loan is over
-	held   uint64 // bytes from the loan's begin on that were not called back
-	open   int    // gets without their data
+	err    error // why the loan is over
+}
+
+// link is what pieces go over, in the order of the calls. One goroutine writes, one
+// reads, and any may close it.
+type link interface {
+	// write sends a piece, with its data, or asks for one.
+	write(f frame, data []byte) error
+
+	// read waits for a piece that was asked for, whose data receive takes.
+	read() (frame, error)
+	receive(data []byte) error
+
+	Close() error
 }
 
 // slot is a buffer of the ring.
@@ -109,44 +121,58 @@ type operation struct {
 // Borrow asks the lender at an address, host:port, for so many bytes, for values of
 // d. Close it before d.
 func Borrow(ctx context.Context, d device.Device, address string, bytes uint64, o BorrowOptions) (*Loan, error) {
-	if o.Patience == 0 {
-		o.Patience = defaultPatience
-	}
-	o.Name = o.Name[:min(len(o.Name), mostName)]
+	o.Patience = cmp.Or(o.Patience, defaultPatience)
 	dialer := net.Dialer{Timeout: o.Patience, KeepAliveConfig: keepAlive}
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("lender %s: %w", address, err)
 	}
-	l, err := borrow(conn, d, bytes, o)
+	err = ask(conn, hello{bytes, o.Name[:min(len(o.Name), mostName)]}, o.Patience)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lender %s: %w", address, err), conn.Close())
 	}
-	l.address = address
-	l.start()
+	lender := newDebt(conn, bytes, o.Patience)
+	l, err := newLoan(d, address, lender, bytes, o)
+	if err != nil {
+		return nil, err
+	}
+	l.work.Go(func() { l.giveBack(lender) })
 	return l, nil
 }
 
-func borrow(conn net.Conn, d device.Device, bytes uint64, o BorrowOptions) (*Loan, error) {
-	conn.SetDeadline(time.Now().Add(o.Patience))
-	if _, err := conn.Write(hello{bytes, o.Name}.encode()); err != nil {
-		return nil, err
+// ask asks for a loan.
+func ask(conn net.Conn, h hello, patience time.Duration) error {
+	conn.SetDeadline(time.Now().Add(patience))
+	if _, err := conn.Write(h.encode()); err != nil {
+		return err
 	}
 	if err := readAnswer(conn); err != nil {
-		return nil, err
+		return err
 	}
-	conn.SetDeadline(time.Time{})
-	l := &Loan{o: o, wire: wire{Conn: conn, patience: o.Patience}, summer: newSummer(), live: map[*lentRoom]bool{}, held: bytes, recall: make(chan struct{}, 1),
+	return conn.SetDeadline(time.Time{})
+}
+
+// newLoan gives a loan over a link, which ends with it.
+func newLoan(d device.Device, address string, over link, bytes uint64, o BorrowOptions) (*Loan, error) {
+	l := &Loan{o: o, address: address, link: over, summer: newSummer(), live: map[*lentRoom]bool{},
 		queue: make(chan operation, ringChunks), summed: make(chan operation, 1), asked: make(chan operation, ringChunks), came: make(chan operation, 1)}
 	end := uint64(0)
 	l.shelf = NewShelf(bytes, func(n uint64) (*lentRoom, error) {
 		end += n
 		return &lentRoom{loan: l, offset: end - n, sums: make([]uint64, (n+chunkBytes-1)/chunkBytes)}, nil
 	})
-	if d.Info().Kind == device.Host && !o.staged {
-		return l, nil
+	if d.Info().Kind != device.Host || o.staged {
+		if err := l.stage(d); err != nil {
+			return nil, errors.Join(err, over.Close())
+		}
 	}
-	return l, l.stage(d)
+	l.gone.init()
+	l.back.init()
+	l.work.Go(l.sum)
+	l.work.Go(l.write)
+	l.work.Go(l.read)
+	l.work.Go(l.compare)
+	return l, nil
 }
 
 // stage makes the ring.
@@ -161,16 +187,6 @@ func (l *Loan) stage(d device.Device) (err error) {
 		}
 	}
 	return nil
-}
-
-func (l *Loan) start() {
-	l.gone.init()
-	l.back.init()
-	l.work.Go(l.sum)
-	l.work.Go(l.write)
-	l.work.Go(l.read)
-	l.work.Go(l.compare)
-	l.work.Go(l.giveBack)
 }
 
 // Take implements tensor.Store.
@@ -195,17 +211,14 @@ func (l *Loan) TakeBytes(uint64) (buf []byte, giveBack func(), err error) {
 	return nil, nil, errors.New("memory of another machine is none that this one computes in")
 }
 
-// over says why nothing can go to the lender.
+// over says why nothing goes to the lender any more.
 func (l *Loan) over() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err == nil && l.held == 0 {
-		return errCalledBack
-	}
 	return l.err
 }
 
-var errCalledBack = errors.New("it called its memory back")
+func (l *Loan) failed() bool { return l.over() != nil }
 
 // fail ends the loan: err is why, if it is the first.
 func (l *Loan) fail(err error) {
@@ -215,28 +228,10 @@ func (l *Loan) fail(err error) {
 		l.err = fmt.Errorf("lender %s: %w", l.address, err)
 	}
 	l.mu.Unlock()
-	l.wire.Close()
+	l.link.Close()
 	if first && l.o.Notify != nil {
 		l.o.Notify(l.err.Error())
 	}
-}
-
-func (l *Loan) failed() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err != nil
-}
-
-// expect enters that so many more answers are to come, each of them in time.
-func (l *Loan) expect(more int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open += more
-	deadline := time.Time{}
-	if l.open > 0 {
-		deadline = time.Now().Add(l.o.Patience)
-	}
-	l.wire.SetReadDeadline(deadline)
 }
 
 // sum takes the operations in their order, when each may go on, and keeps the sums of
@@ -262,11 +257,10 @@ func (l *Loan) write() {
 		if o.put {
 			f.kind, data = framePut, o.buf
 		} else {
-			l.expect(1)
 			l.asked <- o
 		}
 		if !l.failed() {
-			if err := l.wire.write(f, data, nil); err != nil {
+			if err := l.link.write(f, data); err != nil {
 				l.fail(fate(err, l.o.Patience))
 			}
 		}
@@ -280,12 +274,8 @@ func (l *Loan) write() {
 // read takes what the lender says until the loan is over, and then gives zeros.
 func (l *Loan) read() {
 	for {
-		f, err := l.wire.read()
-		switch {
-		case err != nil:
-		case f.kind == frameRecall:
-			err = l.letGo(f)
-		default:
+		f, err := l.link.read()
+		if err == nil {
 			err = l.receive(f)
 		}
 		if err != nil {
@@ -293,7 +283,6 @@ func (l *Loan) read() {
 			break
 		}
 	}
-	close(l.recall)
 	for o := range l.asked {
 		o.room.lost.Store(true)
 		l.came <- o
@@ -314,13 +303,12 @@ func (l *Loan) receive(f frame) error {
 	}
 	err := fmt.Errorf("it sent %d bytes at %d for %d at another place", f.length, f.offset, len(o.buf))
 	if f.offset == o.room.offset+uint64(o.chunk)*chunkBytes && int(f.length) == len(o.buf) {
-		err = l.wire.receive(o.buf)
+		err = l.link.receive(o.buf)
 	}
 	if err != nil {
 		l.fail(fate(err, l.o.Patience)) // before anybody learns of the loss
 		o.room.lost.Store(true)
 	}
-	l.expect(-1)
 	l.came <- o
 	return err
 }
@@ -340,41 +328,23 @@ func (l *Loan) compare() {
 	}
 }
 
-// letGo notes that the lender wants back what lies from an offset on.
-func (l *Loan) letGo(f frame) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if f.length != 0 || f.offset >= l.held {
-		return fmt.Errorf("it called back %d bytes from %d on of %d", f.length, f.offset, l.held)
-	}
-	l.held = f.offset
-	select {
-	case l.recall <- struct{}{}:
-	default: // giveBack looks when it comes to it
-	}
-	return nil
-}
-
 // giveBack does what the lender calls back, as often as it does.
-func (l *Loan) giveBack() {
-	for range l.recall {
-		l.retreat()
+func (l *Loan) giveBack(lender *debt) {
+	for to := range lender.recalls {
+		l.retreat(lender, to)
 	}
 }
 
-// retreat fetches what lies at the lender in memory that was called back, and gives that
-// back; where it is all, the loan ends. Nobody touches a room meanwhile.
-func (l *Loan) retreat() {
+// retreat fetches what lies at the lender from an offset on, and gives that memory back;
+// where it is all, the loan ends. Nobody touches a room meanwhile.
+func (l *Loan) retreat(lender *debt, to uint64) {
 	l.order.Lock()
 	defer l.order.Unlock()
-	l.mu.Lock()
-	held := l.held
-	l.mu.Unlock()
 	if l.ended || l.failed() {
 		return
 	}
 	begin := time.Now()
-	moved, err := l.moveFrom(held)
+	moved, err := l.moveFrom(to)
 	if err != nil {
 		l.fail(fmt.Errorf("%w, and %w", errCalledBack, err)) // what was asked for comes as zeros
 	}
@@ -383,17 +353,19 @@ func (l *Loan) retreat() {
 	text := fmt.Sprintf("%s were fetched in %v", size.Format(moved), time.Since(begin).Round(time.Microsecond))
 	switch {
 	case err != nil:
-	case held == 0:
+	case to == 0:
 		l.fail(fmt.Errorf("%w: %s", errCalledBack, text))
 	default:
-		l.shorten(held, text)
+		l.shorten(lender, to, text)
 	}
 }
 
+var errCalledBack = errors.New("it called its memory back")
+
 // shorten ends the use of what lies from an offset on.
-func (l *Loan) shorten(to uint64, text string) {
+func (l *Loan) shorten(lender *debt, to uint64, text string) {
 	l.shelf.Shrink(to, func(r *lentRoom, whole uint64) bool { return r.offset+whole <= to })
-	if err := l.wire.write(frame{kind: frameBack, offset: to}, nil, nil); err != nil {
+	if err := lender.giveBack(to); err != nil {
 		l.fail(fate(err, l.o.Patience))
 		return
 	}
@@ -432,7 +404,7 @@ func (l *Loan) Close() error {
 		l.err = net.ErrClosed
 	}
 	l.mu.Unlock()
-	l.wire.Close()
+	l.link.Close()
 	l.work.Wait()
 	if l.staging == nil {
 		return l.shelf.leaks()
@@ -573,9 +545,7 @@ func (r *lentRoom) Free() error {
 		l.shelf.GiveBack(r, r.whole)
 	}
 	if r.lost.Load() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.err
+		return l.over()
 	}
 	return nil
 }

@@ -134,6 +134,8 @@ func stores(t *testing.T, b *bench) map[string]tensor.Store {
 	list["near"] = NewNear(p, conformanceBytes)
 	list["lender"] = loan(t, b, lend(t, LendOptions{Bytes: conformanceBytes}).address, conformanceBytes, BorrowOptions{Name: "test"})
 	list["lender, staged"] = loan(t, b, lend(t, LendOptions{Bytes: conformanceBytes, part: chunkBytes + 4096}).address, conformanceBytes, BorrowOptions{Name: "test", staged: true})
+	list["window"] = windowLoan(t, b, newPond(), conformanceBytes, BorrowOptions{})
+	list["window, staged"] = windowLoan(t, b, newPond(), conformanceBytes, BorrowOptions{staged: true})
 	small, err := Memory(b, 1<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -147,8 +149,12 @@ func stores(t *testing.T, b *bench) map[string]tensor.Store {
 // TestRooms sends values of all sizes to every kind of place and fetches them, again
 // and again, with several out at a time: what comes back is what was sent.
 func TestRooms(t *testing.T) {
-	sizes := []int{1, 4095, chunkBytes - 1, chunkBytes, chunkBytes + 1, (ringChunks+2)*chunkBytes + 17}
 	b := newBench(t)
+	testRooms(t, b, stores(t, b))
+}
+
+func testRooms(t *testing.T, b *bench, stores map[string]tensor.Store) {
+	sizes := []int{1, 4095, chunkBytes - 1, chunkBytes, chunkBytes + 1, (ringChunks+2)*chunkBytes + 17}
 	from, data := b.array(t, (ringChunks+3)*chunkBytes)
 	to, back := b.array(t, (ringChunks+3)*chunkBytes)
 	pattern := randomBytes((ringChunks+3)*chunkBytes + 100)
@@ -156,7 +162,7 @@ func TestRooms(t *testing.T) {
 	if invariant.Slow {
 		rounds = 1
 	}
-	for name, s := range stores(t, b) {
+	for name, s := range stores {
 		t.Run(name, func(t *testing.T) {
 			for round := range rounds {
 				rooms := make([]tensor.Room, len(sizes))
@@ -214,7 +220,7 @@ func TestMeasure(t *testing.T) {
 func TestBytes(t *testing.T) {
 	for name, s := range stores(t, newBench(t)) {
 		buf, giveBack, err := s.TakeBytes(1000)
-		if far := name == "near" || strings.HasPrefix(name, "lender"); far != (err != nil) || !far && len(buf) != 1000 {
+		if far := name == "near" || strings.HasPrefix(name, "lender") || strings.HasPrefix(name, "window"); far != (err != nil) || !far && len(buf) != 1000 {
 			t.Errorf("%s gives %d bytes, %v", name, len(buf), err)
 		}
 		if err == nil {

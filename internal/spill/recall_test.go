@@ -274,6 +274,53 @@ func TestRecallIsCut(t *testing.T) {
 	}
 }
 
+// TestRecallsWhileOneWaits: a lender that calls back more before its borrower comes to
+// the first recall hears of no place twice.
+func TestRecallsWhileOneWaits(t *testing.T) {
+	here, there := net.Pipe()
+	lender := newDebt(here, 16<<20, time.Minute)
+	l, err := newLoan(newBench(t), "of a test", lender, 16<<20, BorrowOptions{Patience: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.order.Lock()
+	l.work.Go(func() { l.giveBack(lender) })
+	w := &wire{Conn: there, patience: time.Minute}
+	call := func(to uint64) { w.write(frame{frameRecall, 0, to}, nil, nil) }
+	taken := func() {
+		for len(lender.recalls) > 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	back := make(chan frame, 10)
+	go func() {
+		defer close(back)
+		for f, err := w.read(); err == nil; f, err = w.read() {
+			back <- f
+		}
+	}()
+	call(12 << 20)
+	taken()
+	call(8 << 20)
+	l.order.Unlock()
+	held := uint64(16 << 20)
+	for f := range back {
+		if f.kind != frameBack || f.offset >= held {
+			t.Errorf("of %d bytes the borrower gives back %+v", held, f)
+		}
+		if held = f.offset; held == 8<<20 {
+			taken()
+			call(0)
+		}
+	}
+	if held != 8<<20 {
+		t.Errorf("the loan ends with %d bytes", held)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRecallIsIgnored: a borrower that does not give back what was called back loses its
 // loan when its time is over.
 func TestRecallIsIgnored(t *testing.T) {

@@ -1,6 +1,6 @@
 // Package spill gives values a place outside a device: memory of the host, a
 // file, memory of another device (Near) or of another machine (Borrow, from who runs
-// Lend), and several of these in an order (Tiers).
+// Lend, and BorrowWindow), and several of these in an order (Tiers).
 package spill
 
 import (
