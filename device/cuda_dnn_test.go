@@ -258,7 +258,7 @@ func TestOldAttention(t *testing.T) {
 
 // TestWorkspace: it follows the budget.
 func TestWorkspace(t *testing.T) {
-	for budget, want := range map[uint64]uint64{64 << 20: 32 << 20, 4 << 30: 64 << 20, 80 << 30: 256 << 20} {
+	for budget, want := range map[uint64]uint64{64 << 20: 32 << 20, 4 << 30: 128 << 20, 80 << 30: 256 << 20} {
 		driver, err := cuda.FakeDriver(newFakeGPU().call)
 		if err != nil {
 			t.Fatal(err)
