@@ -72,8 +72,9 @@ func HostRates(workers int) Rates {
 	return Rates{Device: DeviceOf(device.Info{Workers: workers}), FlopsPerSecond: 180e9 * float64(workers), BytesPerSecond: 12e9, Half: 1.3, LinkBytesPerSecond: 12e9, LaunchSeconds: 5e-6}
 }
 
-// CUDARates are the rates of a GPU, from steps of GPT-2 on an H200: in float32,
-// and of products and attention, which tensor cores compute, in 16 bits.
+// CUDARates are the rates of a GPU, from steps of GPT-2 and ResNet-152 on an H200: in
+// float32, and of products, attention and convolutions, which tensor cores compute, in
+// 16 bits.
 func CUDARates() Rates {
 	return Rates{FlopsPerSecond: 40e12, BytesPerSecond: 3.3e12, LaunchSeconds: 3e-6, Kernels: map[string][]Timing{
 		"matmul of 16 bits": {
@@ -81,8 +82,11 @@ func CUDARates() Rates {
 			{Flops: 77.3e9, Bytes: 131e6, Seconds: 119e-6},
 			{Flops: 316e9, Bytes: 495e6, Seconds: 440e-6},
 		},
-		"attention_forward of 16 bits":  {{Flops: 25.8e9, Bytes: 101e6, Seconds: 215e-6}},
-		"attention_backward of 16 bits": {{Flops: 64.5e9, Bytes: 203e6, Seconds: 860e-6}},
+		"attention_forward of 16 bits":  {{Flops: 25.8e9, Bytes: 101e6, Seconds: 110e-6}},
+		"attention_backward of 16 bits": {{Flops: 64.5e9, Bytes: 203e6, Seconds: 510e-6}},
+		"conv of 16 bits":               {{Flops: 13.2e9, Bytes: 129e6, Seconds: 38e-6}, {Flops: 29.6e9, Bytes: 52e6, Seconds: 48e-6}},
+		"conv_grad_input of 16 bits":    {{Flops: 13.2e9, Bytes: 64e6, Seconds: 32e-6}, {Flops: 29.6e9, Bytes: 27e6, Seconds: 43e-6}},
+		"conv_grad_weight of 16 bits":   {{Flops: 13.2e9, Bytes: 64e6, Seconds: 32e-6}, {Flops: 29.6e9, Bytes: 27e6, Seconds: 60e-6}},
 	}}
 }
 
