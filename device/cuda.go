@@ -18,6 +18,7 @@ type CUDAOptions struct {
 	Plain     bool     // no virtual memory, as on GPUs without it
 	Folders   []string // patterns of where to look for libraries after the loader did
 
+	shared bool           // memory can be exported, as OpenSharedCUDA wants it
 	driver *cuda.Driver   // in place of the system's, in tests
 	dnn    library.Caller // likewise for cuDNN
 }
@@ -83,6 +84,16 @@ func OpenCUDA(o CUDAOptions) (*CUDADevice, error) {
 	return d, nil
 }
 
+// CUDAOf gives the GPU that d is, or that d watches or shares; nil for other
+// devices.
+func CUDAOf(d Device) *CUDADevice {
+	if around, ok := d.(interface{ Unwrap() Device }); ok {
+		return CUDAOf(around.Unwrap())
+	}
+	gpu, _ := d.(*CUDADevice)
+	return gpu
+}
+
 func defaultWorkspace(budget uint64) uint64 {
 	return max(leastWorkspace, min(mostWorkspace, budget/workspaceShare)) &^ (2<<20 - 1)
 }
@@ -144,17 +155,24 @@ func (d *CUDADevice) start(o *CUDAOptions, before uint64) error {
 		info.Name += "," + size.Exact(o.Budget)
 		info.Capacity = o.Budget - o.Workspace
 	}
-	return d.openMemory(info, o.Plain)
+	return d.openMemory(info, o)
 }
 
 // openMemory opens the book with what the GPU has.
-func (d *CUDADevice) openMemory(info Info, plain bool) (err error) {
-	m := &cudaMemory{context: d.context}
+func (d *CUDADevice) openMemory(info Info, o *CUDAOptions) (err error) {
+	m := &cudaMemory{context: d.context, imports: map[Handle]cuda.Handle{}}
 	has, err := d.context.Attribute(d.context.Device, cuda.VirtualMemory)
 	if err != nil {
 		return err
 	}
-	if info.Virtual = has != 0 && !plain && d.context.Has("cuMemMap"); info.Virtual {
+	info.Virtual = has != 0 && !o.Plain && d.context.Has("cuMemMap")
+	if o.shared {
+		if err := d.allowExport(info.Virtual); err != nil {
+			return err
+		}
+		info.Name += ",shared"
+	}
+	if info.Virtual {
 		if info.Granularity, err = d.context.Granularity(); err != nil {
 			return err
 		}

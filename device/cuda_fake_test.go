@@ -1,6 +1,7 @@
 package device
 
 import (
+	"os"
 	"sync"
 	"unsafe"
 
@@ -17,13 +18,15 @@ type fakeGPU struct {
 	fail     int // number of the call to fail, from 1 on
 	failed   string
 	noVMM    bool
+	noFiles  bool // memory cannot be exported
 	next     uintptr
 	total    uint64
 	plain    map[uintptr][]byte
 	ranges   map[uintptr]uint64
 	handles  map[uintptr][]byte
-	mapped   map[uintptr]uintptr // granule of address → handle
-	within   map[uintptr]uintptr // … → where in the handle
+	files    map[uintptr]*os.File // in which those handles lie that can be exported
+	mapped   map[uintptr]uintptr  // granule of address → handle
+	within   map[uintptr]uintptr  // … → where in the handle
 	access   map[uintptr]bool
 	peers    map[uintptr]bool // handles that are the second GPU's, which only the first one reaches
 	host     map[uintptr][]byte
@@ -48,7 +51,7 @@ type fakeMark struct {
 const fakeGranule = 2 << 20
 
 func newFakeGPU() *fakeGPU {
-	return &fakeGPU{next: 1 << 40, total: 1 << 40, plain: map[uintptr][]byte{}, ranges: map[uintptr]uint64{}, handles: map[uintptr][]byte{},
+	return &fakeGPU{next: 1 << 40, total: 1 << 40, plain: map[uintptr][]byte{}, ranges: map[uintptr]uint64{}, handles: map[uintptr][]byte{}, files: map[uintptr]*os.File{},
 		mapped: map[uintptr]uintptr{}, within: map[uintptr]uintptr{}, access: map[uintptr]bool{}, peers: map[uintptr]bool{}, host: map[uintptr][]byte{}, streams: map[uintptr]*fakeStream{}, events: map[uintptr]*fakeMark{}}
 }
 
@@ -125,17 +128,19 @@ var fakeCalls = map[string]func(g *fakeGPU, a []uintptr) uintptr{
 	"cuMemAddressFree":              (*fakeGPU).unreserve,
 	"cuMemCreate": func(g *fakeGPU, a []uintptr) uintptr {
 		h := g.take(1)
-		g.handles[h] = make([]byte, a[1])
 		prop := *(*[4]int32)(Ptr(a[2]).pointer())
+		g.handles[h] = g.memory(h, a[1], prop[1])
 		if prop[3] == 1 {
 			g.peers[h] = true
 		}
 		return put(a[0], h)
 	},
-	"cuMemRelease":   (*fakeGPU).release,
-	"cuMemMap":       (*fakeGPU).mapAt,
-	"cuMemUnmap":     (*fakeGPU).unmap,
-	"cuMemSetAccess": (*fakeGPU).setAccess,
+	"cuMemRelease":                   (*fakeGPU).release,
+	"cuMemMap":                       (*fakeGPU).mapAt,
+	"cuMemUnmap":                     (*fakeGPU).unmap,
+	"cuMemSetAccess":                 (*fakeGPU).setAccess,
+	"cuMemExportToShareableHandle":   (*fakeGPU).export,
+	"cuMemImportFromShareableHandle": (*fakeGPU).admit,
 	"cuStreamCreate": func(g *fakeGPU, a []uintptr) uintptr {
 		s := g.take(1)
 		g.streams[s] = &fakeStream{}
@@ -160,6 +165,8 @@ func (g *fakeGPU) attribute(a []uintptr) uintptr {
 		return put(a[0], int32(9))
 	case cuda.VirtualMemory:
 		return put(a[0], int32(flagOf(!g.noVMM)))
+	case cuda.FileHandles:
+		return put(a[0], int32(flagOf(!g.noFiles)))
 	}
 	return put(a[0], int32(0))
 }
@@ -202,7 +209,7 @@ func (g *fakeGPU) release(a []uintptr) uintptr {
 	if g.handles[a[0]] == nil {
 		return g.wrong("release of no handle")
 	}
-	delete(g.handles, a[0])
+	g.forget(a[0])
 	return 0
 }
 

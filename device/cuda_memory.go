@@ -13,6 +13,15 @@ type cudaMemory struct {
 	context     *cuda.Context
 	granularity uint64
 	handles     []cuda.Handle // by number − 1; 0 where there is none
+	imports     map[Handle]cuda.Handle
+}
+
+// handle gives the driver's handle for h.
+func (m *cudaMemory) handle(h Handle) cuda.Handle {
+	if h >= firstImport {
+		return m.imports[h]
+	}
+	return m.handles[h-1]
 }
 
 func (m *cudaMemory) alloc(size uint64) (Ptr, error) {
@@ -51,7 +60,7 @@ func (m *cudaMemory) attach(p Ptr, handles []Handle) (err error) {
 	n := 0
 	for ; n < len(handles) && err == nil; n++ {
 		at := cuda.Ptr(uint64(p) + uint64(n)*m.granularity)
-		err = m.context.Map(at, m.granularity, m.handles[handles[n]-1])
+		err = m.context.Map(at, m.granularity, m.handle(handles[n]))
 	}
 	if err != nil {
 		n-- // the one that failed
@@ -69,10 +78,14 @@ func (m *cudaMemory) detach(p Ptr, handles []Handle) error {
 }
 
 func (m *cudaMemory) discard(h Handle) error {
-	if err := m.context.Destroy(m.handles[h-1]); err != nil {
+	if err := m.context.Destroy(m.handle(h)); err != nil {
 		return err
 	}
-	m.handles[h-1] = 0
+	if h >= firstImport {
+		delete(m.imports, h)
+	} else {
+		m.handles[h-1] = 0
+	}
 	return nil
 }
 
@@ -81,6 +94,9 @@ func (m *cudaMemory) close() (err error) {
 		if h != 0 {
 			err = errors.Join(err, m.discard(Handle(i+1)))
 		}
+	}
+	for h := range m.imports {
+		err = errors.Join(err, m.discard(h))
 	}
 	return err
 }

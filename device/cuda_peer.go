@@ -23,11 +23,8 @@ type PeerMemory struct {
 // d, which must be a GPU, too, and reach the other's memory. size is rounded up to
 // what the driver deals in. Close it before d.
 func OpenPeer(d Device, number int, size uint64) (*PeerMemory, error) {
-	if around, ok := d.(interface{ Unwrap() Device }); ok { // a device that watches another
-		return OpenPeer(around.Unwrap(), number, size)
-	}
-	gpu, ok := d.(*CUDADevice)
-	if !ok {
+	gpu := CUDAOf(d)
+	if gpu == nil {
 		return nil, fmt.Errorf("%s reaches no memory of GPU %d: only another GPU does", d.Info().Name, number)
 	}
 	return gpu.openPeer(number, size)

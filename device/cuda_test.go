@@ -14,21 +14,41 @@ import (
 func OpenFakeCUDA(t *testing.T, budget uint64, plain bool) *CUDADevice {
 	g := newFakeGPU()
 	g.noVMM = plain
+	d, err := OpenCUDA(fakeOptions(t, g, budget))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkAtEnd(t, g, d)
+	return d
+}
+
+// OpenFakeSharedCUDA is OpenFakeCUDA for a GPU whose memory can be shared, also
+// with those of other drivers.
+func OpenFakeSharedCUDA(t *testing.T, budget uint64) *SharedCUDA {
+	g := newFakeGPU()
+	d, err := OpenSharedCUDA(fakeOptions(t, g, budget))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkAtEnd(t, g, d)
+	return d
+}
+
+func fakeOptions(t *testing.T, g *fakeGPU, budget uint64) CUDAOptions {
 	driver, err := cuda.FakeDriver(g.call)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := OpenCUDA(CUDAOptions{Budget: budget, Workspace: 1 << 20, driver: driver})
-	if err != nil {
-		t.Fatal(err)
-	}
+	return CUDAOptions{Budget: budget, Workspace: 1 << 20, driver: driver}
+}
+
+func checkAtEnd(t *testing.T, g *fakeGPU, d Device) {
 	t.Cleanup(func() {
 		_ = d.Close()
 		if len(g.broken) > 0 || g.left() > 0 {
 			t.Errorf("the driver was misused: %q; %d things were not given back", g.broken, g.left())
 		}
 	})
-	return d
 }
 
 // TestCUDAFailures lets every call to the driver fail once, in a use of all

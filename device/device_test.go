@@ -84,6 +84,10 @@ func TestFakeCUDA(t *testing.T) {
 	devicetest.Run(t, func(t *testing.T) device.Device { return device.OpenFakeCUDA(t, testCapacity+1<<20, false) })
 }
 
+func TestFakeSharedCUDA(t *testing.T) {
+	devicetest.Run(t, func(t *testing.T) device.Device { return device.OpenFakeSharedCUDA(t, testCapacity+1<<20) })
+}
+
 func TestFakeCUDAPlain(t *testing.T) {
 	devicetest.Run(t, func(t *testing.T) device.Device { return device.OpenFakeCUDA(t, testCapacity+1<<20, true) })
 }
@@ -176,13 +180,15 @@ func TestOpenErrors(t *testing.T) {
 		"host:0,shared":    "has no memory",
 		",shared":          "unknown device",
 
-		"cuda":         "unknown device",
-		"cuda:":        "no number of a GPU",
-		"cuda:-1":      "no number of a GPU",
-		"cuda:0,":      "does not start with a number",
-		"cuda:0,0":     "has no memory",
-		"cuda:0:8GiB":  "no number of a GPU",
-		"cuda:99,1GiB": `device "cuda:99,1GiB": `,
+		"cuda":            "unknown device",
+		"cuda:":           "no number of a GPU",
+		"cuda:-1":         "no number of a GPU",
+		"cuda:0,":         "does not start with a number",
+		"cuda:0,0":        "has no memory",
+		"cuda:0:8GiB":     "no number of a GPU",
+		"cuda:,shared":    "no number of a GPU",
+		"cuda:0,0,shared": "has no memory",
+		"cuda:99,1GiB":    `device "cuda:99,1GiB": `,
 	} {
 		if d, err := device.Open(spec); d != nil || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Open(%q) = %v, %v; want an error with %q", spec, d, err, want)

@@ -18,10 +18,12 @@ import (
 //	              by other processes; also host,shared
 //	cuda:0        a GPU by its number, with all memory that is free on it now
 //	cuda:0,8GiB   the same with at most 8 GiB of its memory
+//	cuda:0,8GiB,shared
+//	              the same with handles that other processes can map; also cuda:0,shared
 //	null:24GiB    a device of 24 GiB with virtual memory and aliases that computes nothing
 //
 // folders are patterns of where to look for CUDA's libraries after the loader
-// did; OpenHost, OpenSharedHost, OpenNull and OpenCUDA have
+// did; OpenHost, OpenSharedHost, OpenNull, OpenCUDA and OpenSharedCUDA have
 // more options.
 func Open(spec string, folders ...string) (Device, error) { return OpenShare(spec, 1, folders...) }
 
@@ -37,7 +39,7 @@ func OpenShare(spec string, users int, folders ...string) (Device, error) {
 		return nil, fmt.Errorf("unknown device %q: use host:SIZE, null:SIZE, cuda:N or host, such as host:256MiB", spec)
 	}
 	if shared && kind == "null" {
-		return nil, fmt.Errorf("device %q has no memory to share: only host:SIZE,shared has", spec)
+		return nil, fmt.Errorf("device %q has no memory to share: only host:SIZE,shared and cuda:N,SIZE,shared have", spec)
 	}
 	if !sized && kind == "null" {
 		return nil, fmt.Errorf("device %q has no size: write it like null:24GiB", spec)
@@ -71,7 +73,8 @@ func openHost(o HostOptions, shared bool) (Device, error) {
 
 // openCUDA opens a GPU by what follows "cuda:".
 func openCUDA(spec, gpu string, folders []string) (Device, error) {
-	number, amount, sized := strings.Cut(gpu, ",")
+	plain, shared := strings.CutSuffix(gpu, ",shared")
+	number, amount, sized := strings.Cut(plain, ",")
 	n, err := strconv.Atoi(number)
 	if err != nil || n < 0 {
 		return nil, fmt.Errorf("device %q: %q is no number of a GPU: write it like cuda:0 or cuda:0,8GiB", spec, number)
@@ -85,9 +88,16 @@ func openCUDA(spec, gpu string, folders []string) (Device, error) {
 			return nil, fmt.Errorf("device %q has no memory: write its size like cuda:0,8GiB", spec)
 		}
 	}
-	d, err := OpenCUDA(o)
+	d, err := openGPU(o, shared)
 	if err != nil {
 		return nil, fmt.Errorf("device %q: %w", spec, err)
 	}
 	return d, nil
+}
+
+func openGPU(o CUDAOptions, shared bool) (Device, error) {
+	if shared {
+		return OpenSharedCUDA(o)
+	}
+	return OpenCUDA(o)
 }

@@ -34,10 +34,7 @@ func OpenPinned(capacity uint64) (*PinnedHost, error) {
 // OpenPinnedFor opens pinned memory for copies to and from d: what d's driver
 // has locked, where d is a GPU. Close it before d.
 func OpenPinnedFor(d Device, capacity uint64) (*PinnedHost, error) {
-	if around, ok := d.(interface{ Unwrap() Device }); ok { // a device that watches another
-		return OpenPinnedFor(around.Unwrap(), capacity)
-	}
-	if gpu, ok := d.(*CUDADevice); ok {
+	if gpu := CUDAOf(d); gpu != nil {
 		return gpu.OpenPinned(capacity)
 	}
 	return OpenPinned(capacity)

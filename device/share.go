@@ -13,20 +13,23 @@ import (
 //
 // The two processes see each other's writes as threads do; nothing but the
 // programs orders them. The exporting one must not destroy the handle before
-// the other has done with it: the memory would become empty under its eyes,
-// and then that of a new handle.
+// the other has done with it: on the host the memory would become empty under
+// its eyes, and then that of a new handle; a GPU's would live on, counted by
+// neither.
 type Sharer interface {
 	// Export gives a file that stands for the memory of h, and the offset of h
 	// in it, for Import in another process. The caller hands both over (as an
 	// inherited file or over a Unix socket) and closes the file. Who has the
-	// file can reach all handles of the device that made h.
+	// file can reach that handle of a GPU, and of the host all handles of the
+	// device that made h.
 	Export(h Handle) (f *os.File, offset int64, err error)
 	// Import gives a handle for memory that a device of the same granularity
 	// exported. f remains the caller's. The capacity does not count it: the
 	// exporting device does. Destroy ends this device's use of it, and the
 	// content stays. The file is not trusted: whatever it is, Import returns an
-	// error if memory could vanish from it, and for the device's own memory,
-	// for which there is a handle already.
+	// error if memory could vanish from it. So it does for a host device's own
+	// memory, for which there is a handle already; a GPU cannot tell its own
+	// from another process's, and gives one more handle of it.
 	Import(f *os.File, offset int64) (Handle, error)
 }
 
@@ -35,6 +38,12 @@ type Sharer interface {
 // It needs Linux. The race detector does not see the memory of its handles.
 type SharedHost struct {
 	HostDevice
+	sharing
+}
+
+// sharing implements Sharer for a device's memory.
+type sharing struct {
+	of     *memory
 	shared sharedMemory
 }
 
@@ -64,34 +73,35 @@ func OpenSharedHost(o HostOptions) (*SharedHost, error) {
 		Granularity: granularity, Virtual: true, Alias: true, Workers: o.Workers,
 	}
 	plain, _, _, _ := systemMemory(o.Capacity, true)
-	d := &SharedHost{shared: shared}
+	d := &SharedHost{}
+	d.sharing = sharing{&d.memory, shared}
 	d.start(info, limit, plain, shared)
 	return d, nil
 }
 
 // Export implements Sharer. h may be an imported handle.
-func (d *SharedHost) Export(h Handle) (*os.File, int64, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.book.checkExists(h); err != nil {
+func (s *sharing) Export(h Handle) (*os.File, int64, error) {
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	if err := s.of.book.checkExists(h); err != nil {
 		return nil, 0, err
 	}
-	f, offset, err := d.shared.export(h)
+	f, offset, err := s.shared.export(h)
 	if err != nil {
-		return nil, 0, d.book.misuse("export of handle %d: %w", h, err)
+		return nil, 0, s.of.book.misuse("export of handle %d: %w", h, err)
 	}
 	return f, offset, nil
 }
 
 // Import implements Sharer.
-func (d *SharedHost) Import(f *os.File, offset int64) (Handle, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.book.checkImport(); err != nil {
+func (s *sharing) Import(f *os.File, offset int64) (Handle, error) {
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	if err := s.of.book.checkImport(); err != nil {
 		return 0, err
 	}
-	if err := d.shared.admit(d.book.nextImport, f, offset); err != nil {
-		return 0, d.book.misuse("import of memory at offset %d: %w", offset, err)
+	if err := s.shared.admit(s.of.book.nextImport, f, offset); err != nil {
+		return 0, s.of.book.misuse("import of memory at offset %d: %w", offset, err)
 	}
-	return d.book.imported(), nil
+	return s.of.book.imported(), nil
 }

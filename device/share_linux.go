@@ -273,6 +273,9 @@ func duplicateFile(f *os.File) (fd int, err error) {
 	return fd, err
 }
 
+// closeOnExec keeps a file from programs that this one starts.
+func closeOnExec(fd int) { unix.CloseOnExec(fd) }
+
 func duplicate(fd uintptr) (int, error) {
 	fresh, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
 	return fresh, os.NewSyscallError("fcntl", err)

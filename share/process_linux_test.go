@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/headroom-go/headroom/alloc"
+	"github.com/headroom-go/headroom/device/devicetest"
 )
 
 // childVariable says in the environment of the borrowing process what it does.
@@ -35,7 +36,7 @@ func startChild(t *testing.T, task string) (*child, *net.UnixConn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &child{Cmd: exec.Command(os.Args[0], "-test.run=^TestChild$", "-test.v")}
+	c := &child{Cmd: exec.Command(os.Args[0], "-test.run=^TestChild$", "-test.v", "-device="+devicetest.Chosen())}
 	c.Env = append(os.Environ(), childVariable+"="+task)
 	c.ExtraFiles, c.Stderr = []*os.File{f}, os.Stderr
 	if isolated {
@@ -84,6 +85,10 @@ func TestChild(t *testing.T) {
 	c, err := net.FileConn(f)
 	if err := errors.Join(err, f.Close()); err != nil {
 		t.Fatal(err)
+	}
+	if task == "streams" {
+		borrowByStreams(t, c.(*net.UnixConn))
+		return
 	}
 	b, err := NewBorrower(c.(*net.UnixConn), openDevice(t, 1))
 	if err != nil {

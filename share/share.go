@@ -101,7 +101,7 @@ var ErrProtocol = errors.New("not understood")
 func sharer(c *net.UnixConn, dev device.Device) (device.Sharer, error) {
 	s, ok := dev.(device.Sharer)
 	if !ok || !filesPass {
-		return nil, fmt.Errorf("device %s cannot share its memory: open it by device.OpenSharedHost, on Linux: %w",
+		return nil, fmt.Errorf("device %s cannot share its memory: open it as host:SIZE,shared or cuda:N,SIZE,shared, on Linux: %w",
 			dev.Info().Name, errors.ErrUnsupported)
 	}
 	if network := c.LocalAddr().Network(); network != "unix" {

@@ -314,8 +314,8 @@ func (f *trainFlags) onSeats(ctx context.Context, seats []seat, c train.Config, 
 
 // onGPUs calls run with the seat's group one of GPUs, where dev is one of several.
 func (f *trainFlags) onGPUs(dev device.Device, run func() (train.Summary, error)) (s train.Summary, err error) {
-	gpu, ok := dev.(*device.CUDADevice)
-	if !ok || f.seat.group == nil {
+	gpu := device.CUDAOf(dev)
+	if gpu == nil || f.seat.group == nil {
 		return run()
 	}
 	g, err := dist.NewNCCL(f.seat.group, gpu, cudaFolders())

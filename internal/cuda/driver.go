@@ -37,6 +37,8 @@ const (
 	cuMemMap
 	cuMemUnmap
 	cuMemSetAccess
+	cuMemExportToShareableHandle
+	cuMemImportFromShareableHandle
 	cuMemcpyDtoDAsync
 	cuMemcpyHtoDAsync
 	cuMemcpyDtoHAsync
@@ -60,50 +62,52 @@ const (
 // driverSymbols are the driver's functions as the library names them. Those
 // with a version lack the first one's limit of 32 bits.
 var driverSymbols = []string{
-	cuInit:                        "cuInit",
-	cuDriverGetVersion:            "cuDriverGetVersion",
-	cuGetErrorName:                "cuGetErrorName",
-	cuGetErrorString:              "cuGetErrorString",
-	cuDeviceGetCount:              "cuDeviceGetCount",
-	cuDeviceGet:                   "cuDeviceGet",
-	cuDeviceGetName:               "cuDeviceGetName",
-	cuDeviceGetAttribute:          "cuDeviceGetAttribute",
-	cuDeviceGetPCIBusID:           "cuDeviceGetPCIBusId",
-	cuDeviceCanAccessPeer:         "cuDeviceCanAccessPeer",
-	cuDevicePrimaryCtxRetain:      "cuDevicePrimaryCtxRetain",
-	cuDevicePrimaryCtxRelease:     "cuDevicePrimaryCtxRelease_v2",
-	cuCtxSetCurrent:               "cuCtxSetCurrent",
-	cuMemGetInfo:                  "cuMemGetInfo_v2",
-	cuMemAlloc:                    "cuMemAlloc_v2",
-	cuMemFree:                     "cuMemFree_v2",
-	cuMemHostAlloc:                "cuMemHostAlloc",
-	cuMemFreeHost:                 "cuMemFreeHost",
-	cuMemGetAllocationGranularity: "cuMemGetAllocationGranularity",
-	cuMemAddressReserve:           "cuMemAddressReserve",
-	cuMemAddressFree:              "cuMemAddressFree",
-	cuMemCreate:                   "cuMemCreate",
-	cuMemRelease:                  "cuMemRelease",
-	cuMemMap:                      "cuMemMap",
-	cuMemUnmap:                    "cuMemUnmap",
-	cuMemSetAccess:                "cuMemSetAccess",
-	cuMemcpyDtoDAsync:             "cuMemcpyDtoDAsync_v2",
-	cuMemcpyHtoDAsync:             "cuMemcpyHtoDAsync_v2",
-	cuMemcpyDtoHAsync:             "cuMemcpyDtoHAsync_v2",
-	cuStreamCreate:                "cuStreamCreate",
-	cuStreamDestroy:               "cuStreamDestroy_v2",
-	cuStreamSynchronize:           "cuStreamSynchronize",
-	cuStreamWaitEvent:             "cuStreamWaitEvent",
-	cuEventCreate:                 "cuEventCreate",
-	cuEventDestroy:                "cuEventDestroy_v2",
-	cuEventRecord:                 "cuEventRecord",
-	cuEventQuery:                  "cuEventQuery",
-	cuEventSynchronize:            "cuEventSynchronize",
-	cuEventElapsedTime:            "cuEventElapsedTime",
-	cuModuleLoadDataEx:            "cuModuleLoadDataEx",
-	cuModuleUnload:                "cuModuleUnload",
-	cuModuleGetFunction:           "cuModuleGetFunction",
-	cuFuncSetAttribute:            "cuFuncSetAttribute",
-	cuLaunchKernel:                "cuLaunchKernel",
+	cuInit:                         "cuInit",
+	cuDriverGetVersion:             "cuDriverGetVersion",
+	cuGetErrorName:                 "cuGetErrorName",
+	cuGetErrorString:               "cuGetErrorString",
+	cuDeviceGetCount:               "cuDeviceGetCount",
+	cuDeviceGet:                    "cuDeviceGet",
+	cuDeviceGetName:                "cuDeviceGetName",
+	cuDeviceGetAttribute:           "cuDeviceGetAttribute",
+	cuDeviceGetPCIBusID:            "cuDeviceGetPCIBusId",
+	cuDeviceCanAccessPeer:          "cuDeviceCanAccessPeer",
+	cuDevicePrimaryCtxRetain:       "cuDevicePrimaryCtxRetain",
+	cuDevicePrimaryCtxRelease:      "cuDevicePrimaryCtxRelease_v2",
+	cuCtxSetCurrent:                "cuCtxSetCurrent",
+	cuMemGetInfo:                   "cuMemGetInfo_v2",
+	cuMemAlloc:                     "cuMemAlloc_v2",
+	cuMemFree:                      "cuMemFree_v2",
+	cuMemHostAlloc:                 "cuMemHostAlloc",
+	cuMemFreeHost:                  "cuMemFreeHost",
+	cuMemGetAllocationGranularity:  "cuMemGetAllocationGranularity",
+	cuMemAddressReserve:            "cuMemAddressReserve",
+	cuMemAddressFree:               "cuMemAddressFree",
+	cuMemCreate:                    "cuMemCreate",
+	cuMemRelease:                   "cuMemRelease",
+	cuMemMap:                       "cuMemMap",
+	cuMemUnmap:                     "cuMemUnmap",
+	cuMemSetAccess:                 "cuMemSetAccess",
+	cuMemExportToShareableHandle:   "cuMemExportToShareableHandle",
+	cuMemImportFromShareableHandle: "cuMemImportFromShareableHandle",
+	cuMemcpyDtoDAsync:              "cuMemcpyDtoDAsync_v2",
+	cuMemcpyHtoDAsync:              "cuMemcpyHtoDAsync_v2",
+	cuMemcpyDtoHAsync:              "cuMemcpyDtoHAsync_v2",
+	cuStreamCreate:                 "cuStreamCreate",
+	cuStreamDestroy:                "cuStreamDestroy_v2",
+	cuStreamSynchronize:            "cuStreamSynchronize",
+	cuStreamWaitEvent:              "cuStreamWaitEvent",
+	cuEventCreate:                  "cuEventCreate",
+	cuEventDestroy:                 "cuEventDestroy_v2",
+	cuEventRecord:                  "cuEventRecord",
+	cuEventQuery:                   "cuEventQuery",
+	cuEventSynchronize:             "cuEventSynchronize",
+	cuEventElapsedTime:             "cuEventElapsedTime",
+	cuModuleLoadDataEx:             "cuModuleLoadDataEx",
+	cuModuleUnload:                 "cuModuleUnload",
+	cuModuleGetFunction:            "cuModuleGetFunction",
+	cuFuncSetAttribute:             "cuFuncSetAttribute",
+	cuLaunchKernel:                 "cuLaunchKernel",
 }
 
 // Driver is the CUDA driver. Its methods may be called from several goroutines
@@ -219,6 +223,7 @@ const (
 	CapabilityMinor Attribute = 76
 	SharedMemory    Attribute = 97 // bytes that a block can have at most
 	VirtualMemory   Attribute = 102
+	FileHandles     Attribute = 103 // memory can be exported as a file descriptor
 )
 
 // Attribute gives a property of a device.
@@ -239,8 +244,9 @@ func (c *Context) CanReach(other Device) (bool, error) {
 // loaded and created there. It may be used from several goroutines at once.
 type Context struct {
 	*Driver
-	Device Device
-	handle uintptr
+	Device     Device
+	Exportable bool // Create gives memory that Export takes; set before the context is used
+	handle     uintptr
 }
 
 // Retain gives the primary context of a device, which other libraries in the

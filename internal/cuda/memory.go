@@ -43,7 +43,7 @@ type location struct {
 // allocationProp says what memory to create: CUmemAllocationProp.
 type allocationProp struct {
 	kind     int32 // 1: pinned
-	shared   int32 // kinds of handles for export; 0: none
+	shared   int32 // kinds of handles for export: 0 or fileDescriptor
 	location location
 	windows  uint64
 	flags    [8]byte
@@ -55,8 +55,16 @@ type accessDesc struct {
 	flags    int32 // 3: read and write
 }
 
+// fileDescriptor is the kind of handle for export that Unix sockets carry:
+// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+const fileDescriptor = 1
+
 func (c *Context) prop() *allocationProp {
-	return &allocationProp{kind: 1, location: location{1, int32(c.Device)}}
+	p := &allocationProp{kind: 1, location: location{1, int32(c.Device)}}
+	if c.Exportable {
+		p.shared = fileDescriptor
+	}
+	return p
 }
 
 // Granularity is the unit of physical memory in bytes.
@@ -100,4 +108,20 @@ func (c *Context) Unmap(p Ptr, n uint64) error { return c.in(cuMemUnmap, uintptr
 func (c *Context) SetAccess(p Ptr, n uint64) error {
 	desc := &accessDesc{location{1, int32(c.Device)}, 3}
 	return c.in(cuMemSetAccess, uintptr(p), uintptr(n), uintptr(unsafe.Pointer(desc)), 1)
+}
+
+// Export gives a file descriptor that stands for memory which an exportable
+// context created. The caller closes it; the memory lives as long as there is
+// a descriptor or a handle for it.
+func (c *Context) Export(h Handle) (fd int, err error) {
+	var file int32
+	err = c.in(cuMemExportToShareableHandle, uintptr(unsafe.Pointer(&file)), uintptr(h), fileDescriptor, 0)
+	return int(file), err
+}
+
+// Import gives a handle for memory that another process exported. The file
+// descriptor remains the caller's.
+func (c *Context) Import(fd int) (h Handle, err error) {
+	err = c.in(cuMemImportFromShareableHandle, uintptr(unsafe.Pointer(&h)), uintptr(fd), fileDescriptor)
+	return h, err
 }
