@@ -19,6 +19,7 @@
 #include <string>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -72,7 +73,8 @@ struct Entry {
 typedef std::map<std::string, Entry> Module;
 
 struct Handle {
-	u64 offset, size; // in the file
+	int file; // the device's, or its own if it can be exported
+	u64 offset, size;
 	int mappings = 0;
 	bool released = false;
 };
@@ -187,7 +189,10 @@ template <class M, class V> u64 keep(M &m, V value) {
 
 void drop(const std::shared_ptr<Handle> &h) {
 	if (!h->released || h->mappings) return;
-	freed.insert({h->size, h->offset});
+	if (h->file == file)
+		freed.insert({h->size, h->offset});
+	else
+		close(h->file);
 	used -= h->size;
 }
 
@@ -214,7 +219,7 @@ API cuDeviceGet(int *d, int i) { return *d = i, i ? 101 : 0; }
 API cuDeviceGetName(char *s, int n, int) { return strncpy(s, "emulated", n), 0; }
 API cuDeviceGetPCIBusId(char *s, int n, int) { return strncpy(s, "0000:00:00.0", n), 0; }
 API cuDeviceGetAttribute(int *v, int attribute, int) {
-	static const std::map<int, int> values = {{16, 1}, {75, 9}, {76, 0}, {97, 227 << 10}, {102, 1}};
+	static const std::map<int, int> values = {{16, 1}, {75, 9}, {76, 0}, {97, 227 << 10}, {102, 1}, {103, 1}};
 	auto it = values.find(attribute);
 	return it == values.end() ? invalidValue : (*v = it->second, 0);
 }
@@ -297,23 +302,33 @@ API cuMemAddressFree(u64 p, u64 n) {
 	ranges.erase(p);
 	return 0;
 }
-API cuMemCreate(u64 *out, u64 n, void *, u64) {
+// place finds room for a new handle in the device's file.
+static bool place(Handle &h) {
+	h.file = file, h.offset = fileEnd;
+	if (auto old = freed.find(h.size); old != freed.end()) {
+		h.offset = old->second;
+		freed.erase(old);
+		return true;
+	}
+	return !ftruncate(file, fileEnd += h.size);
+}
+// placeAlone gives a new handle a file of its own.
+static bool placeAlone(Handle &h) {
+	h.file = memfd_create("exported memory", 0), h.offset = 0;
+	return h.file >= 0 && !ftruncate(h.file, h.size);
+}
+API cuMemCreate(u64 *out, u64 n, const int *prop, u64) {
 	CALL;
 	if (!n || n % granule) return invalidValue;
 	if (used + n > gpuMemory) return outOfMemory;
-	u64 offset = fileEnd;
-	if (auto old = freed.find(n); old != freed.end()) {
-		offset = old->second;
-		freed.erase(old);
-	} else if (ftruncate(file, fileEnd += n)) {
-		return outOfMemory;
-	}
-	void *p = mmap(0, n, PROT_READ | PROT_WRITE, MAP_SHARED, file, offset);
+	Handle h = {0, 0, n};
+	if (!(prop[1] ? placeAlone(h) : place(h))) return outOfMemory;
+	void *p = mmap(0, n, PROT_READ | PROT_WRITE, MAP_SHARED, h.file, h.offset);
 	if (p == MAP_FAILED) return outOfMemory;
 	memset(p, 0xff, n);
 	munmap(p, n);
 	used += n;
-	*out = keep(handles, std::make_shared<Handle>(Handle{offset, n}));
+	*out = keep(handles, std::make_shared<Handle>(h));
 	return 0;
 }
 API cuMemRelease(u64 handle) {
@@ -325,6 +340,22 @@ API cuMemRelease(u64 handle) {
 	handles.erase(handle);
 	return 0;
 }
+API cuMemExportToShareableHandle(int *fd, u64 handle, int kind, u64) {
+	CALL;
+	auto h = find(handles, handle);
+	if (!h || (*h)->file == file || kind != 1) return invalidValue;
+	return (*fd = dup((*h)->file)) < 0 ? outOfMemory : 0;
+}
+API cuMemImportFromShareableHandle(u64 *out, u64 fd, int kind) {
+	CALL;
+	struct stat s;
+	if (kind != 1 || fstat((int)fd, &s) || s.st_nlink || !s.st_size || s.st_size % granule) return invalidValue;
+	Handle h = {dup((int)fd), 0, (u64)s.st_size};
+	if (h.file < 0) return outOfMemory;
+	used += h.size;
+	*out = keep(handles, std::make_shared<Handle>(h));
+	return 0;
+}
 API cuMemMap(u64 p, u64 n, u64 offset, u64 handle, u64) {
 	CALL;
 	auto h = find(handles, handle);
@@ -333,7 +364,7 @@ API cuMemMap(u64 p, u64 n, u64 offset, u64 handle, u64) {
 	bool inside = range != ranges.begin() && (--range, p + n <= range->first + range->second);
 	bool taken = mapped != mappings.end() && mapped->first < p + n || mapped != mappings.begin() && (--mapped, mapped->first + mapped->second.size > p);
 	if (!h || offset || n != (*h)->size || p % granule || !inside || taken || range == next) return invalidValue;
-	if (mmap((void *)p, n, PROT_NONE, MAP_SHARED | MAP_FIXED, file, (*h)->offset) == MAP_FAILED) return outOfMemory;
+	if (mmap((void *)p, n, PROT_NONE, MAP_SHARED | MAP_FIXED, (*h)->file, (*h)->offset) == MAP_FAILED) return outOfMemory;
 	(*h)->mappings++;
 	mappings[p] = {n, *h};
 	return 0;
