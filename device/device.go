@@ -2,7 +2,7 @@
 // interface, with three devices: host (this machine's memory and processors),
 // null (addresses of any size, nothing computed) and CUDA (a GPU). Host memory
 // also comes shared (OpenSharedHost) and pinned (OpenPinned, and OpenPinned of
-// a CUDA device).
+// a CUDA device), and a GPU's shared (OpenSharedCUDA).
 //
 // # The model
 //

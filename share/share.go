@@ -12,11 +12,12 @@
 //
 // A connection carries loans in one direction. Any number of blocks can be
 // lent on it at once, and come back in any order. Both devices must be a
-// device.Sharer (device.OpenSharedHost) of the same granularity.
+// device.Sharer of the same granularity: of the host (device.OpenSharedHost), or
+// the same GPU (device.OpenSharedCUDA).
 //
 // # Order of work
 //
-// Nothing orders the streams of two processes. Before Lend the owner must have
+// Nothing orders the streams of two processes, on the host or on a GPU. Before Lend the owner must have
 // finished the work that fills the block (Stream.Sync); before Mapping.Close
 // the borrower must have finished all work on it. While a block is lent the two
 // processes use it as threads use memory in common.
@@ -27,7 +28,9 @@
 // taken out of the set, which happens once. That is when the borrower gives the
 // block back, or when the connection ends at the borrower's side, which a
 // crash does too: the system takes away the mappings of a process before its
-// sockets. What is given back twice has ended already. The block must not be
+// sockets. On a GPU that is not certain: work that a crashed process had queued
+// may run until the driver has cleared up after it, a moment after the loan
+// ended. What is given back twice has ended already. The block must not be
 // freed before the loan ended.
 //
 // # Trust
@@ -35,7 +38,8 @@
 // Each side checks all that it reads before it acts on it, so that a faulty
 // peer makes errors but no harm: no crash, no large allocation, no open file
 // left behind. There is no more to be had than that. The files that the owner
-// passes stand for all memory of its device, not for the block alone, and the
+// passes stand for more than the block: for all memory of a host device, and on
+// a GPU for all of the block's granules, other blocks' parts among them. The
 // owner cannot see whether a borrower that gave a block back has kept them.
 // So lend to programs that may write all of the device's memory.
 //
@@ -69,16 +73,14 @@
 // opening its files by its id (pidfd_getfd) would, so it works between containers
 // that have the socket in common.
 //
-// # CUDA
+// # GPUs
 //
-// The same messages serve devices whose handles are files each: a CUDA device
-// exports a handle made by cuMemCreate with
-// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR by cuMemExportToShareableHandle, and
-// imports it by cuMemImportFromShareableHandle. There are as many files as granules
-// then, all with offset 0. They are device files, which have one inode in
-// common: only regular files are taken for equal by their inode. A block of
-// CUDA memory may have 1024 granules, for lack of open files; larger ones want
-// larger handles. Mapping and unmapping stay with device.Device.
+// A shared host device has one file for all its handles, and a GPU
+// (device.OpenSharedCUDA) gives one for each, with offset 0. These are device
+// files, which have one inode in common: only regular files are taken for equal
+// by their inode. A block may lie in 1024 files, for lack of open ones, which is
+// 2 GiB of a GPU's memory. Both processes must see the GPU. Its memory lives
+// until both have let it go.
 package share
 
 import (
