@@ -415,6 +415,7 @@ UNROLL
 // gradKV: a block of keys goes over the queries. Scores are transposed here.
 template <class S> DEV void gradKV(const Launch &l) {
 	SHARED_OF_LAUNCH(u16, tiles);
+	static_assert(S::N == 32, "keyWords gives what a word has");
 	SHARED float lses[2][S::N], deltas[2][S::N];
 	const int each = S::N * S::LD;
 	u16 *k = tiles, *v = k + S::M * S::LD, *others = v + S::M * S::LD; // queries and gradients, twice
