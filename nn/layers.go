@@ -179,8 +179,8 @@ func (l *LayerNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
 	})
 }
 
-// Low is Forward for layers that compute in 16 bits under autocast: theirs is
-// the type of the result, where Forward gives float32.
+// Low is Forward with a result in 16 bits under autocast, where Forward gives float32:
+// for products and for a residual stream.
 func (l *LayerNorm) Low(x *tensor.Tensor) *tensor.Tensor {
 	return l.call(l, x, func(x *tensor.Tensor) *tensor.Tensor {
 		return tensor.LayerNormLow(x, l.Weight.Tensor, l.Bias.Tensor, l.Eps)

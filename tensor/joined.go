@@ -71,8 +71,12 @@ func stacked(d DType, parts []*Tensor) *Tensor {
 	return all
 }
 
-func (j *joined) wantsWeights() bool {
-	return slices.ContainsFunc(j.n.inputs[1:1+len(j.outs)], func(e edge) bool { return e.to != nil })
+func (j *joined) wantsWeights() bool { return j.wantsSome(1) }
+
+// wantsSome says whether a gradient is wanted of the weights, or of the biases, of which
+// the first is an input of that number.
+func (j *joined) wantsSome(first int) bool {
+	return slices.ContainsFunc(j.n.inputs[first:first+len(j.outs)], func(e edge) bool { return e.to != nil })
 }
 
 func (j *joined) backward(g *Tensor) {
@@ -94,13 +98,17 @@ func (j *joined) backward(g *Tensor) {
 
 // biasGrads goes over g once for all biases.
 func (j *joined) biasGrads(g *Tensor) {
+	first := 1 + len(j.outs)
+	if !j.wantsSome(first) {
+		return
+	}
 	sums := g.rt.Empty(Float32, trace.Workspace, j.out)
 	defer sums.Release()
 	kernel.BiasGrad(g.rt.stream, j.rows, j.out, sums.ptr(), g.ptr(), false)
 	at := 0
 	for i, out := range j.outs {
-		if bias := 1 + len(j.outs) + i; j.n.wants(bias) {
-			dst, acc := j.n.into(bias)
+		if j.n.wants(first + i) {
+			dst, acc := j.n.into(first + i)
 			kernel.Scale(g.rt.stream, out, dst.ptr(), sums.ptr().From(at), 1, acc)
 		}
 		at += out

@@ -14,8 +14,8 @@ func LayerNorm(x, gamma, beta *Tensor, eps float32) *Tensor {
 	return normalise("layer_norm", x, gamma, beta, eps, x.rt.wide(x))
 }
 
-// LayerNormLow is LayerNorm for operations that compute in the type of Autocast:
-// its result is what theirs is cast to, and no float32 of it is ever stored.
+// LayerNormLow is LayerNorm with a result of the type in which Autocast computes,
+// of x's while it is off: for products and for a residual stream of 16 bits.
 func LayerNormLow(x, gamma, beta *Tensor, eps float32) *Tensor {
 	needSame(x, gamma, beta)
 	return normalise("layer_norm", x, gamma, beta, eps, x.rt.low(x))

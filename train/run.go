@@ -174,7 +174,7 @@ func (r *Run) openMetrics() (io.WriteCloser, error) {
 		err = f.Truncate(0)
 	}
 	if err == nil {
-		err = errors.Join(atomicfile.Clean(r.Dir), r.removeStrange())
+		err = errors.Join(atomicfile.Clean(r.Dir), r.removeStale())
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())

@@ -31,10 +31,10 @@ func (r *Run) snapshotFile() string {
 // snapshotName is the form of further ranks' names.
 var snapshotName = regexp.MustCompile(`^memory\.([1-9][0-9]*)\.pickle$`)
 
-// removeStrange removes the snapshots that a run of more ranks than this one has left in
+// removeStale removes the snapshots that a run of more ranks than this one has left in
 // the folder, so that all that lie there are of one job. The rank that writes calls it
 // before the first step, and so before any other rank's snapshot.
-func (r *Run) removeStrange() error {
+func (r *Run) removeStale() error {
 	ranks := 1
 	if r.Trainer != nil && r.Trainer.par != nil {
 		ranks = r.Trainer.par.Group.Size()

@@ -286,11 +286,12 @@ func (a *awayFlag) openWindow(bytes uint64, beside device.Device, o spill.Borrow
 	if err != nil {
 		return nil, nil, err
 	}
+	giveBack := func() error { return w.Close(time.Now().Add(10 * time.Second)) }
 	loan, err := spill.BorrowWindow(beside, w, bytes, o)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, errors.Join(err, giveBack())
 	}
-	return loan, func() error { return errors.Join(loan.Close(), w.Close(time.Now().Add(10*time.Second))) }, nil
+	return loan, func() error { return errors.Join(loan.Close(), giveBack()) }, nil
 }
 
 // ended is a place and its end.

@@ -28,7 +28,7 @@ func (b *BatchNorm) needAll(op string, ps ...Array) {
 
 func (b *BatchNorm) elements() int { return b.N * b.C * b.P }
 
-// launch has places of the device's own in Int[7:9] and Ptr[9].
+// launch leaves Int[7], Int[8], Int[12], Int[13] and Ptr[9] to the device.
 func (b *BatchNorm) launch(k *device.Kernel) device.Launch {
 	l := device.Launch{Kernel: k}
 	l.Int[0], l.Int[1], l.Int[2], l.Int[9] = b.N, b.C, b.P, flag(b.Relu)

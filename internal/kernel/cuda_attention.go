@@ -17,13 +17,15 @@ func cudaAttention(l *device.Launch, q *device.CUDAQueue) {
 		return
 	}
 	if s := a.halfShape(q, a.Q, a.K, a.V, a.O); s != nil {
-		a.byHeads(l, q, false, func(heads int) {
+		a.halfByHeads(l, q, false, func(heads int) {
 			s.forward.run(l, q, a.T, heads, 1, s.d)
 		})
 		return
 	}
 	s := cudaAttentionShape(a.D)
-	q.Run(attentionCode, s.forward, s.grid(a.T, a.Batch*a.Heads, 2), l)
+	a.byHeads(l, mostHeads, func(heads int) {
+		q.Run(attentionCode, s.forward, s.grid(a.T, heads, 2), l)
+	})
 }
 
 // cudaAttentionGrad computes scores twice, for the gradients of queries and for
@@ -33,37 +35,49 @@ func cudaAttentionGrad(l *device.Launch, q *device.CUDAQueue) {
 	if a.fused(l, q, g) {
 		return
 	}
-	heads := a.Batch * a.Heads
-	q.Run(attentionCode, "attention_delta", device.Grid{X: blocks(a.T, threads/32), Y: heads, Block: threads}, l)
+	a.byHeads(l, mostHeads, func(heads int) {
+		q.Run(attentionCode, "attention_delta", device.Grid{X: blocks(a.T, threads/32), Y: heads, Block: threads}, l)
+	})
 	if s := a.halfShape(q, a.Q, a.K, a.V, g.DO, g.DQ, g.DK, g.DV); s != nil {
-		a.byHeads(l, q, true, func(heads int) {
+		a.halfByHeads(l, q, true, func(heads int) {
 			s.gradQ.run(l, q, a.T, heads, 2, s.d)
 			s.gradKV.run(l, q, a.S, heads, 2, s.d)
 		})
 		return
 	}
 	s := cudaAttentionShape(a.D)
-	q.Run(attentionCode, s.gradQ, s.grid(a.T, heads, 4), l)
-	q.Run(attentionCode, s.gradKV, s.grid(a.S, heads, 4), l)
+	a.byHeads(l, mostHeads, func(heads int) {
+		q.Run(attentionCode, s.gradQ, s.grid(a.T, heads, 4), l)
+		q.Run(attentionCode, s.gradKV, s.grid(a.S, heads, 4), l)
+	})
 }
 
-// byHeads runs f for as many heads at a time as the workspace has room for what
-// dropout keeps of them, which it decides first.
-func (a *Attention) byHeads(l *device.Launch, q *device.CUDAQueue, grad bool, f func(heads int)) {
+// mostHeads is how many a launch can take, a row of blocks each.
+const mostHeads = 1<<16 - 1
+
+// byHeads runs f for up to so many heads at a time, from number Int[21] on.
+func (a *Attention) byHeads(l *device.Launch, most int, f func(heads int)) {
 	all := a.Batch * a.Heads
+	for first := 0; first < all; first += most {
+		l.Int[21] = first
+		f(min(most, all-first))
+	}
+}
+
+// halfByHeads is byHeads for functions of cuda/attention_half.cu: of as many heads as the
+// workspace has room for what dropout keeps of them, which it decides first.
+func (a *Attention) halfByHeads(l *device.Launch, q *device.CUDAQueue, grad bool, f func(heads int)) {
 	if a.Dropout == 0 {
-		f(all)
+		a.byHeads(l, mostHeads, f)
 		return
 	}
-	most := q.WorkspaceBytes() / a.keptBytes(grad)
-	for first := 0; first < all; first += most {
-		heads := min(most, all-first)
-		l.Int[21], l.Int[22], l.Int[23] = first, heads, flag(grad)
+	a.byHeads(l, min(mostHeads, q.WorkspaceBytes()/a.keptBytes(grad)), func(heads int) {
+		l.Int[22], l.Int[23] = heads, flag(grad)
 		l.Ptr[11] = q.Workspace(heads * a.keptBytes(grad))
 		tiles := blocks(a.T, 32) * blocks(a.S, 64)
 		q.Run(attentionHalfCode, "dropout_bits", device.Grid{X: blocks(tiles, threads/32), Y: heads, Block: threads}, l)
 		f(heads)
-	}
+	})
 }
 
 // keptBytes are those of what dropout keeps of a head: a bit for each pair of a
@@ -102,7 +116,9 @@ func (a *Attention) fused(l *device.Launch, q *device.CUDAQueue, g *AttentionGra
 	if !run(shape, a.Q.Type, append(operands, bias.Ptr[0])...) {
 		return false
 	}
-	q.Run(attentionCode, "attention_blank", device.Grid{X: 1, Y: a.Batch * a.Heads, Block: threads}, l)
+	a.byHeads(l, mostHeads, func(heads int) {
+		q.Run(attentionCode, "attention_blank", device.Grid{X: 1, Y: heads, Block: threads}, l)
+	})
 	return true
 }
 

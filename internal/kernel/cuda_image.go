@@ -1,8 +1,6 @@
 package kernel
 
-import (
-	"github.com/headroom-go/headroom/device"
-)
+import "github.com/headroom-go/headroom/device"
 
 // cudaConv computes a part of a convolution by cuDNN, or where that can't by a
 // function with a thread for each element of operand i, or for the weight,

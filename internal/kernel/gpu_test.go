@@ -187,6 +187,21 @@ func TestHalfOperandsGPU(t *testing.T) {
 	compareGPU(t, g, r, host, &tables, ops)
 }
 
+// TestAttentionByHeads: launches take no more heads than a grid has rows, and all of
+// them once.
+func TestAttentionByHeads(t *testing.T) {
+	a, l, next := Attention{Batch: 3, Heads: 50000}, device.Launch{}, 0
+	a.byHeads(&l, mostHeads, func(heads int) {
+		if l.Int[21] != next || heads < 1 || heads > mostHeads {
+			t.Errorf("%d heads from %d on, want those from %d on", heads, l.Int[21], next)
+		}
+		next += heads
+	})
+	if next != 150000 {
+		t.Errorf("%d heads of 150000", next)
+	}
+}
+
 // TestLibrariesGPU compares what libraries compute where they are found, that
 // is the shapes of models with all operands of one type, with the host's.
 func TestLibrariesGPU(t *testing.T) {

@@ -27,7 +27,7 @@ type ReportOptions struct {
 // is given the records. Several files are the ranks of a job, whose memory is that of
 // the first record of each: the page begins with what is said of the job, and shows the
 // job's rank. The other records can be chosen and compared with it, as many as there is
-// room for (Options.Most); of other ranks the page has the figures alone. The error is
+// room for (ReportOptions.Most); of other ranks the page has the figures alone. The error is
 // w's or says why a setting cannot be tried.
 func WriteReport(w io.Writer, files [][]*Record, o ReportOptions) error {
 	records := slices.Concat(files...)

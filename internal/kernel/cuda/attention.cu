@@ -35,7 +35,7 @@ struct Head {
 // head gives operand i of the launch with the strides of `which` (0 … 3: Q, K,
 // V, O).
 DEV Head head(const Launch &l, int i, int which) {
-	i64 heads = l.n[1], b = blockY() / heads, h = blockY() % heads;
+	i64 heads = l.n[1], b = headNumber(l) / heads, h = headNumber(l) % heads;
 	i64 first = b * l.n[6 + 3 * which] + h * l.n[7 + 3 * which], stride = l.n[8 + 3 * which];
 	bool packs = wide(l.ptr[i]) && ((first | stride | l.n[4]) & 3) == 0;
 	return {Array(l, i).from(first), stride, (int)(which == 0 || which == 3 ? l.n[2] : l.n[3]), packs};
@@ -168,7 +168,7 @@ UNROLL
 			for (int j = 0; j < S::R; j++) {
 				s[i][j] = expOf(s[i][j] - shift);
 				added += s[i][j];
-				if (l.f[1] > 0) s[i][j] *= drop.rare(chance(see, t, key + tx + 16 * j));
+				if (l.f[1] > 0) s[i][j] *= drop.rare(chance(l, see, t, key + tx + 16 * j));
 			}
 			sum[i] = sum[i] * shrink + warpSum<16>(added);
 		UNROLL
@@ -185,7 +185,7 @@ UNROLL
 	for (int i = 0; i < S::R; i++) {
 		int t = first + ty + 16 * i;
 		factor[i] = sum[i] == 0 ? 0 : 1 / sum[i];
-		if (tx == 0 && t < see.T) at<float>(l.ptr[4])[(i64)blockY() * see.T + t] = sum[i] == 0 ? -infinity : top[i] + logOf(sum[i]);
+		if (tx == 0 && t < see.T) at<float>(l.ptr[4])[headNumber(l) * see.T + t] = sum[i] == 0 ? -infinity : top[i] + logOf(sum[i]);
 	}
 	put<S>(O, o, factor, 0, first, d, false);
 }
@@ -198,7 +198,7 @@ KERNEL(256) attention_delta(Launch l) {
 	float sum = 0;
 	for (int i = threadX() % 32; i < d; i += 32) sum = fma(O.data.get(t * O.stride + i), dO.data.get(t * dO.stride + i), sum);
 	sum = warpSum(sum);
-	if (threadX() % 32 == 0) at<float>(l.ptr[9])[blockY() * l.n[2] + t] = sum;
+	if (threadX() % 32 == 0) at<float>(l.ptr[9])[headNumber(l) * l.n[2] + t] = sum;
 }
 
 // probability turns a score into what softmax made of it.
@@ -220,8 +220,8 @@ template <class S> DEV void gradQ(const Launch &l) {
 UNROLL
 	for (int i = 0; i < S::R; i++) {
 		int t = first + ty + 16 * i;
-		lse[i] = t < see.T ? at<float>(l.ptr[4])[(i64)blockY() * see.T + t] : 0;
-		delta[i] = t < see.T ? at<float>(l.ptr[9])[(i64)blockY() * see.T + t] : 0;
+		lse[i] = t < see.T ? at<float>(l.ptr[4])[headNumber(l) * see.T + t] : 0;
+		delta[i] = t < see.T ? at<float>(l.ptr[9])[headNumber(l) * see.T + t] : 0;
 	}
 	int last = first + S::B - 1 < see.T ? first + S::B - 1 : see.T - 1, end = see.visible(last);
 	for (int key = 0; key < end; key += S::B) {
@@ -237,7 +237,7 @@ UNROLL
 		UNROLL
 			for (int j = 0; j < S::R; j++) {
 				int t = first + ty + 16 * i, c = key + tx + 16 * j;
-				if (l.f[1] > 0) dp[i][j] *= drop.rare(chance(see, t, c));
+				if (l.f[1] > 0) dp[i][j] *= drop.rare(chance(l, see, t, c));
 				s[i][j] = probability(s[i][j], l.f[0], lse[i], see.sees(t, c)) * (dp[i][j] - delta[i]);
 			}
 		keep<S>(p, s);
@@ -270,13 +270,13 @@ template <class S> DEV void gradKV(const Launch &l) {
 	UNROLL
 		for (int j = 0; j < S::R; j++) {
 			int t = t0 + tx + 16 * j;
-			float lse = t < see.T ? at<float>(l.ptr[4])[(i64)blockY() * see.T + t] : 0;
-			float delta = t < see.T ? at<float>(l.ptr[9])[(i64)blockY() * see.T + t] : 0;
+			float lse = t < see.T ? at<float>(l.ptr[4])[headNumber(l) * see.T + t] : 0;
+			float delta = t < see.T ? at<float>(l.ptr[9])[headNumber(l) * see.T + t] : 0;
 		UNROLL
 			for (int i = 0; i < S::R; i++) {
 				int c = first + ty + 16 * i;
 				float x = probability(s[i][j], l.f[0], lse, see.sees(t, c)), f = 1;
-				if (l.f[1] > 0) f = drop.rare(chance(see, t, c));
+				if (l.f[1] > 0) f = drop.rare(chance(l, see, t, c));
 				kept[i][j] = x * f;
 				s[i][j] = x * (dp[i][j] * f - delta);
 			}
@@ -335,5 +335,5 @@ KERNEL(256) attention_blank(Launch l) {
 		return;
 	}
 	blank(head(l, 3, 3), l.n[4]);
-	for (int t = threadX(); t < see.T; t += blockLen()) at<float>(l.ptr[4])[(i64)blockY() * see.T + t] = -infinity;
+	for (int t = threadX(); t < see.T; t += blockLen()) at<float>(l.ptr[4])[headNumber(l) * see.T + t] = -infinity;
 }

@@ -113,9 +113,6 @@ struct Head {
 	int rows;
 };
 
-// headNumber is that of the block's head among all of the batch's.
-DEV i64 headNumber(const Launch &l) { return l.n[21] + blockY(); }
-
 // head gives operand i of the launch with the strides of `which` (0 … 3: Q, K,
 // V, O).
 DEV Head head(const Launch &l, int i, int which) {
@@ -286,7 +283,7 @@ template <class S> DEV void forward(const Launch &l) {
 	int d = (int)l.n[4];
 	float scale = l.f[0] * log2e, gain = 1 / (1 - l.f[1]);
 	bool drops = l.f[1] > 0;
-	Sight see(l, headNumber(l));
+	Sight see(l);
 	Kept kept(l, see);
 	Head Q = head(l, 0, 0), K = head(l, 1, 1), V = head(l, 2, 2), O = head(l, 3, 3);
 	Rows<S> o = {};
@@ -368,7 +365,7 @@ template <class S> DEV void gradQ(const Launch &l) {
 	int d = (int)l.n[4];
 	float scale = l.f[0] * log2e, gain = 1 / (1 - l.f[1]);
 	bool drops = l.f[1] > 0;
-	Sight see(l, headNumber(l));
+	Sight see(l);
 	Kept kept(l, see);
 	Head Q = head(l, 0, 0), K = head(l, 1, 1), V = head(l, 2, 2), dO = head(l, 5, 3), dQ = head(l, 6, 0);
 	Rows<S> dq = {};
@@ -415,6 +412,7 @@ UNROLL
 // gradKV: a block of keys goes over the queries. Scores are transposed here.
 template <class S> DEV void gradKV(const Launch &l) {
 	SHARED_OF_LAUNCH(u16, tiles);
+	static_assert(S::N == 32, "keyWords gives what a word has");
 	SHARED float lses[2][S::N], deltas[2][S::N];
 	const int each = S::N * S::LD;
 	u16 *k = tiles, *v = k + S::M * S::LD, *others = v + S::M * S::LD; // queries and gradients, twice
@@ -422,7 +420,7 @@ template <class S> DEV void gradKV(const Launch &l) {
 	int d = (int)l.n[4];
 	float scale = l.f[0] * log2e, gain = 1 / (1 - l.f[1]);
 	bool drops = l.f[1] > 0;
-	Sight see(l, headNumber(l));
+	Sight see(l);
 	Kept kept(l, see);
 	Head Q = head(l, 0, 0), K = head(l, 1, 1), V = head(l, 2, 2), dO = head(l, 5, 3), dK = head(l, 7, 1), dV = head(l, 8, 2);
 	Rows<S> dk = {}, dv = {};
