@@ -213,6 +213,24 @@ func (j *job) judge(r *JobReport) {
 	default:
 		r.Summary += fmt.Sprintf("The ranks are even: the most is %.2f times the mean", r.Imbalance)
 	}
+	r.Summary += incomplete(r.Ranks)
+}
+
+// incomplete says that ranks are missing, or there more than once, where all snapshots
+// say of which rank they are.
+func incomplete(ranks []RankFigures) string {
+	seen, most := map[int]bool{}, 0
+	for _, k := range ranks {
+		var rank, of int
+		if n, _ := fmt.Sscanf(k.Place, RankNote+"%d of %d", &rank, &of); n < 2 {
+			return ""
+		}
+		seen[rank], most = true, max(most, of)
+	}
+	if len(seen) == most && len(ranks) == most {
+		return ""
+	}
+	return fmt.Sprintf(". These are %s, of %d of the %d ranks of a job: they are numbered here as they come", counted(len(ranks), "snapshot"), len(seen), most)
 }
 
 // name is the job's rank in a sentence.

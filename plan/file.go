@@ -3,6 +3,7 @@ package plan
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -42,8 +43,11 @@ func Read(path string) (*Plan, error) {
 	if err == nil {
 		err = d.Decode(p)
 	}
+	if err == nil && p.Step == "" {
+		err = errors.New("it names no step")
+	}
 	if err != nil {
-		return nil, fmt.Errorf("plan %s: %w", path, err)
+		return nil, fmt.Errorf("%s holds no plan, or not all of one: %w: write it again with headroom plan --out", path, err)
 	}
 	return p, nil
 }
@@ -55,10 +59,13 @@ func (p *Plan) For(info device.Info, c train.Config) error {
 		return fmt.Errorf("the plan is of steps in %s, not in %s", p.Precision, c.Precision)
 	}
 	if p.Step != c.Fingerprint() {
-		return fmt.Errorf("the plan is of another step: it was made for %s, not for %s", p.Step, c.Fingerprint())
+		return fmt.Errorf("the plan is of another step: it was made for %s, not for %s: give the flags that it was made with, or make one for this step", p.Step, c.Fingerprint())
 	}
 	if p.Chosen.ReservedBytes > info.Capacity {
 		return fmt.Errorf("the plan reserves %s: %s has %s", size.Format(p.Chosen.ReservedBytes), info.Name, size.Format(info.Capacity))
 	}
-	return c.Allows(p.Chosen.Strategy)
+	if err := c.Allows(p.Chosen.Strategy); err != nil {
+		return fmt.Errorf("the plan can't be followed, and may have been changed since it was made: make it again: %w", err)
+	}
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"os"
 	"runtime"
 	"slices"
@@ -76,13 +77,19 @@ func (a *awayFlag) Set(text string) error {
 			return fmt.Errorf("%q is no number of a GPU: write it like cuda:1", number)
 		}
 	}
-	if address, ok := strings.CutPrefix(at, "tcp://"); ok && !strings.Contains(address, ":") {
+	if scheme, address, ok := strings.Cut(at, "://"); ok && (scheme != "tcp" || !isAddress(address)) {
 		return fmt.Errorf("%q is no address of a lender: write it like tcp://host:9402, as headroom lend says it", at)
 	}
 	if bytes > 0 {
 		a.places = append(a.places, awayPlace{bytes, at})
 	}
 	return nil
+}
+
+// isAddress says whether a text names a host and a port.
+func isAddress(text string) bool {
+	host, port, err := net.SplitHostPort(text)
+	return err == nil && host != "" && port != ""
 }
 
 func (a *awayFlag) Type() string { return "SIZE[,WHERE]" }

@@ -30,6 +30,13 @@ func ranksIn(args []string) ([]string, error) {
 	case len(args) == 1:
 		return nil, nil
 	}
+	for i, path := range args {
+		for _, other := range args[:i] {
+			if path == standardInput && other == path || sameFile(path, other) {
+				return nil, usagef("%s and %s are one file: name each rank's once", other, path)
+			}
+		}
+	}
 	return args, nil
 }
 
@@ -66,6 +73,14 @@ func byNumbers(a, b string) int {
 	return cmp.Or(slices.Compare(numbers(a), numbers(b)), cmp.Compare(a, b))
 }
 
+// amongRanks says of a file that can't be read how to go on without it.
+func amongRanks(files []string, err error) error {
+	if len(files) < 2 {
+		return err
+	}
+	return fmt.Errorf("%w: to go on without it, name the files of the other ranks", err)
+}
+
 // explainJob explains the ranks of a job together.
 func (e *explainer) explainJob(w io.Writer, files []string) error {
 	if e.exports != (exports{}) {
@@ -75,7 +90,7 @@ func (e *explainer) explainJob(w io.Writer, files []string) error {
 	for _, path := range files {
 		s, err := readSnapshot(path, e.stdin, e.stderr)
 		if err != nil {
-			return err
+			return amongRanks(files, err)
 		}
 		h, err := e.gpu.choose(s)
 		if err != nil {

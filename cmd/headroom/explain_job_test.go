@@ -21,6 +21,7 @@ type tape struct {
 	events   trace.Trace
 	addr     uint64
 	segments []trace.Segment
+	notes    []trace.Annotation
 }
 
 func frames(file string, line int, name string) *trace.Stack {
@@ -64,7 +65,7 @@ func (r *tape) fail(request, free uint64) {
 func (r *tape) write(t *testing.T, path string) {
 	t.Helper()
 	var b bytes.Buffer
-	if err := (&trace.Snapshot{Traces: []*trace.Trace{&r.events}, Segments: r.segments}).WritePickle(&b); err != nil {
+	if err := (&trace.Snapshot{Traces: []*trace.Trace{&r.events}, Segments: r.segments, Annotations: r.notes}).WritePickle(&b); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
@@ -188,11 +189,17 @@ func TestExplainFolder(t *testing.T) {
 	if live := r.Ranks[0].LiveBytes; live != 4*900*mib+2*256*mib || !r.Ranks[0].RanOut || r.Ranks[1].RanOut {
 		t.Errorf("ranks %+v", r.Ranks)
 	}
+	cut := filepath.Join(t.TempDir(), "cut.pickle")
+	if err := os.WriteFile(cut, []byte("\x80\x04"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for want, args := range map[string][]string{
 		"holds no snapshot":      {t.TempDir()},
 		"are of one snapshot":    append([]string{"--svg", filepath.Join(t.TempDir(), "x.svg")}, paths[0], paths[2]),
 		"one folder, or several": {folder, folder},
 		"gone.pickle":            {paths[0], "gone.pickle"},
+		"name the files of the":  {paths[0], cut},
+		"are one file":           {paths[0], paths[2], folder + "/../" + filepath.Base(folder) + "/rank0.pickle"},
 	} {
 		if status, _, stderr := headroom(append([]string{"explain"}, args...)...); status == 0 || !strings.Contains(stderr, want) {
 			t.Errorf("explain %v: status %d, %q, want %q", args, status, stderr, want)
@@ -211,5 +218,25 @@ func TestExplainFolderOfOne(t *testing.T) {
 	}
 	if status, got, stderr := headroom("explain", folder); status != 0 || got != alone || got == "" {
 		t.Errorf("status %d: %s%s\nwant\n%s", status, got, stderr, alone)
+	}
+}
+
+// TestExplainIncompleteJob says which ranks of a job it has seen where snapshots name
+// their ranks and not all are there, and nothing of it where they are.
+func TestExplainIncompleteJob(t *testing.T) {
+	folder := t.TempDir()
+	var paths []string
+	for rank := range 3 {
+		r := &tape{notes: []trace.Annotation{{Name: fmt.Sprintf("rank %d of 3: data %d of 3", rank, rank)}}}
+		madeUp["healthy"](rank, r)
+		paths = append(paths, filepath.Join(folder, fmt.Sprintf("rank%d.pickle", rank)))
+		r.write(t, paths[rank])
+	}
+	const want = "These are 2 snapshots, of 2 of the 3 ranks of a job"
+	if status, got, stderr := headroom("explain", paths[0], paths[2]); status != 0 || !strings.Contains(strings.Join(strings.Fields(got), " "), want) {
+		t.Errorf("status %d: %s%s, want %q", status, got, stderr, want)
+	}
+	if status, got, stderr := headroom("explain", folder); status != 0 || strings.Contains(got, "These are") {
+		t.Errorf("status %d: %s%s of all ranks", status, got, stderr)
 	}
 }

@@ -68,6 +68,9 @@ with them, and calls nothing back.`,
 			if err != nil {
 				return usageError{err}
 			}
+			if f.grace < 0 {
+				return usagef("--grace %v: borrowers need time to fetch what is theirs, and 0s ends loans at once", f.grace)
+			}
 			if !f.mpi {
 				return f.lend(cmd.Context(), cmd.OutOrStdout())
 			}
@@ -80,14 +83,14 @@ with them, and calls nothing back.`,
 	fl := cmd.Flags()
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:9402", "`ADDRESS` to listen at; a port alone is on 127.0.0.1, and port 0 any that is free")
 	fl.DurationVar(&f.grace, "grace", 30*time.Second, "`TIME` that borrowers have to fetch what is theirs")
-	fl.Var(&f.keep, "keep", "call loans back while less than SIZE of this machine's memory is available (default 0)")
+	fl.Var(&f.keep, "keep", "call loans back while less than SIZE of this machine's memory is available")
 	fl.BoolVar(&f.mpi, "mpi", false, "lend to the ranks of this MPI job that train, until they end")
 	return cmd
 }
 
 // lend lends until ctx ends and borrowers have fetched what is theirs.
 func (f *lendFlags) lend(ctx context.Context, w io.Writer) error {
-	if err := available(f.bytes); err != nil {
+	if err := available(f.bytes, uint64(f.keep)); err != nil {
 		return err
 	}
 	address, err := addressOf("--listen", f.listen)
@@ -135,7 +138,7 @@ func (f *lendFlags) lendMPI(ctx context.Context, out io.Writer) error {
 	if w.size < 2 {
 		return usagef("--mpi lends to ranks of the same MPI job: start it with them, as in mpirun -n 2 headroom train … : -n 1 headroom lend 64GiB --mpi")
 	}
-	if err := available(f.bytes); err != nil {
+	if err := available(f.bytes, 0); err != nil {
 		return err
 	}
 	m, err := startMPI(ctx, w, f.bytes)
@@ -153,14 +156,17 @@ func (f *lendFlags) lendMPI(ctx context.Context, out io.Writer) error {
 	return errors.Join(err, m.Close(err == nil))
 }
 
-// available refuses to lend what the machine has not.
-func available(bytes uint64) error {
+// available refuses to lend what the machine has not, and to keep all that it has.
+func available(bytes, keep uint64) error {
 	has, err := device.AvailableMemory()
 	if err != nil {
 		return err
 	}
 	if bytes > has {
 		return usagef("%s to lend: this machine has %s available", size.Format(bytes), size.Format(has))
+	}
+	if keep >= has {
+		return usagef("--keep %s leaves nothing to lend: this machine has %s available", size.Format(keep), size.Format(has))
 	}
 	return nil
 }

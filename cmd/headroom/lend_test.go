@@ -177,14 +177,17 @@ func TestBadLenders(t *testing.T) {
 		{[]string{"lend", "1000TiB"}, 2, "available"},
 		{[]string{"lend", "1KiB", "--listen", "nowhere:http:1"}, 2, "--listen"},
 		{[]string{"lend", "1KiB", "--keep", "some"}, 2, "--keep"},
+		{[]string{"lend", "1KiB", "--keep", "1000TiB"}, 2, "leaves nothing to lend"},
+		{[]string{"lend", "1KiB", "--grace", "-1s"}, 2, "--grace -1s"},
 		{[]string{"lend", "1KiB", "--mpi"}, 2, "start it with them, as in mpirun"},
 		{[]string{"lend", "1KiB", "--mpi", "--grace", "1s"}, 2, "leave --listen, --grace and --keep out"},
 		{[]string{"lend", "1KiB", "--mpi", "--keep", "1KiB"}, 2, "leave --listen, --grace and --keep out"},
 		{small(data, t.TempDir()+"/x", "--away", "1MiB,mpi"), 2, "no MPI job was started"},
 		{small(data, t.TempDir()+"/x", "--away", "1MiB,tcp://here"), 2, "write it like tcp://host:9402"},
+		{small(data, t.TempDir()+"/x", "--away", "1MiB,tcp://:"), 2, "write it like tcp://host:9402"},
 		{small(data, t.TempDir()+"/x", "--away", "1MiB,cuda:x"), 2, "no number of a GPU"},
 		{small(data, t.TempDir()+"/x", "--away", "1MiB,cuda:1"), 1, "only another GPU does"},
-		{small(data, t.TempDir()+"/x", "--away", "1MiB,tcp://127.0.0.1:1"), 1, "lender 127.0.0.1:1: "},
+		{small(data, t.TempDir()+"/x", "--away", "1MiB,tcp://127.0.0.1:1"), 1, "see that headroom lend runs there"},
 	} {
 		if status, _, stderr := headroom(c.args...); status != c.status || !strings.Contains(stderr, c.want) {
 			t.Errorf("%q: status %d, want %d with %q: %s", c.args, status, c.status, c.want, stderr)

@@ -224,6 +224,34 @@ func TestLargestBatchIsTrained(t *testing.T) {
 	}
 }
 
+// TestPlanMisuse refuses two questions at once, answers that aren't there, and plans
+// that are none.
+func TestPlanMisuse(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "plan.json")
+	for want, args := range map[string][]string{
+		"give one of them":    {"--max-batch", "--max-seq"},
+		"different questions": {"--curve", "--max-seq"},
+		"look for the same":   {"--max-batch", "--batch", "auto"},
+		"has no sequences":    {"--max-seq", "--model", "resnet-mini"},
+		"leave --curve out":   {"--curve", "--out", none},
+		"give --curve, too":   {"--svg", none},
+	} {
+		args = append([]string{"plan", "--model", "gpt2-nano", "--device", "null:64MiB"}, args...)
+		if status, _, stderr := headroom(args...); status != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("%v: status %d, %q, want %q", args, status, stderr, want)
+		}
+	}
+	for _, content := range []string{"", "{", "{}", "null", "\x80\x04", `{"step": 1}`} {
+		if err := os.WriteFile(none, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		status, _, stderr := headroom(small(text(t), filepath.Join(t.TempDir(), "run"), "--plan", none)...)
+		if status != 2 || !strings.Contains(stderr, "holds no plan, or not all of one") {
+			t.Errorf("plan %q: status %d, %q", content, status, stderr)
+		}
+	}
+}
+
 func TestDoctor(t *testing.T) {
 	status, stdout, _ := headroom("doctor")
 	if status != 0 || !strings.Contains(stdout, "host") || !strings.Contains(stdout, "libcuda") {

@@ -96,6 +96,9 @@ func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
 	if j.precision.auto && (j.devices != "" || j.calibrate || j.maxBatch || j.maxSeq || j.curve) {
 		return usagef("--precision auto is for a step on one device: give a type for --devices, --calibrate, --max-batch, --max-seq and --curve")
 	}
+	if err := j.oneQuestion(c); err != nil {
+		return err
+	}
 	c.Schedule = nn.Cosine{Peak: 1e-3, Steps: 1}
 	if err := c.Validate(); err != nil {
 		return usageError{err}
@@ -122,6 +125,23 @@ func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
 		err = j.answer(ctx, dev.Info(), c, o, w)
 	}
 	return planError(errors.Join(err, dev.Close()))
+}
+
+// oneQuestion refuses flags that ask for two answers, or for what an answer has not.
+func (j *planFlags) oneQuestion(c train.Config) error {
+	switch {
+	case j.maxBatch && (j.maxSeq || j.curve) || j.maxSeq && j.curve:
+		return usagef("--max-batch, --max-seq and --curve are different questions: give one of them")
+	case j.maxBatch && j.batch.auto:
+		return usagef("--max-batch and --batch auto look for the same in different ways: give one of them")
+	case j.maxSeq && c.Context() == 0:
+		return usagef("--max-seq: model %s has no sequences", c.Model)
+	case j.curve && j.out != "":
+		return usagef("--out %s is for one plan, and --curve shows many: give --device the memory of one of them, and leave --curve out", j.out)
+	case !j.curve && j.svg != "":
+		return usagef("--svg %s is a picture of the curve: give --curve, too", j.svg)
+	}
+	return nil
 }
 
 // spread makes the step the first rank's of those on --devices, or lists how it could

@@ -83,7 +83,7 @@ func (f *reportFlags) run(files []string) error {
 	for _, path := range files {
 		s, err := readSnapshot(path, f.stdin, f.stderr)
 		if err != nil {
-			return err
+			return amongRanks(files, err)
 		}
 		if first == nil {
 			first = s

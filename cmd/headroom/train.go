@@ -102,7 +102,7 @@ at the end, model.safetensors with config.json.`,
 	fl.IntVar(&f.saveEvery, "save-every", 0, "steps between checkpoints (0: only at the end)")
 	fl.StringVar(&f.devices, "devices", "", "`DEVICES` to spread the run over, with commas between: a rank on each computes its part of the batch")
 	f.mesh.add(fl)
-	fl.Var(&f.shard, "shard", "what each of several ranks keeps only a part of: nothing, state (the optimizer's) or gradients (and state)")
+	fl.Var(&f.shard, "shard", "what each of several ranks keeps only a part of: nothing, state (the optimizer's), gradients (and state) or parameters (and both)")
 	fl.Var(&f.engine, "engine", "how several processes talk: mpi, tcp, or auto (MPI where mpirun started them and its library is there, else TCP)")
 	fl.StringVar(&f.plan, "plan", "", "`FILE` with the plan to follow, as headroom plan --out writes it (default: one is searched)")
 	fl.Var(&f.resume, "resume", "go on from the checkpoint in --out, with its settings; =auto: begin anew if there is none yet")

@@ -66,6 +66,9 @@ type file interface {
 
 func (s system) write(path string, write func(w io.Writer) error) error {
 	target, perm, exists, err := resolve(path)
+	if path == "" {
+		err = errors.New("no file is named")
+	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}

@@ -96,6 +96,9 @@ func TestWriteRefuses(t *testing.T) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("folder missing: %v", err)
 	}
+	if err := Write("", text("x")); err == nil || !strings.Contains(err.Error(), "no file is named") {
+		t.Errorf("no name: %v", err)
+	}
 	checkFolder(t, dir)
 }
 

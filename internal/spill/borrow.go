@@ -125,7 +125,7 @@ func Borrow(ctx context.Context, d device.Device, address string, bytes uint64, 
 	dialer := net.Dialer{Timeout: o.Patience, KeepAliveConfig: keepAlive}
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("lender %s: %w", address, err)
+		return nil, fmt.Errorf("lender %s: %w: see that headroom lend runs there and listens at this address", address, err)
 	}
 	err = ask(conn, hello{bytes, o.Name[:min(len(o.Name), mostName)]}, o.Patience)
 	if err != nil {
