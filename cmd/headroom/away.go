@@ -102,6 +102,16 @@ func (a *awayFlag) bytes() (sum uint64) {
 	return sum
 }
 
+// windows is how many places are what ranks of the same MPI job lend.
+func (a *awayFlag) windows() (n int) {
+	for _, p := range a.places {
+		if p.kind() == "mpi" {
+			n++
+		}
+	}
+	return n
+}
+
 // name is what a file of rates calls a place.
 func (p awayPlace) name() string { return cmp.Or(p.at, "host") }
 
@@ -166,6 +176,9 @@ func (a *awayFlag) options(device string) plan.Options {
 func (a *awayFlag) check() error {
 	if err := tensor.AwayForm(a.as).Validate(); err != nil {
 		return usagef("--away-as: %v", err)
+	}
+	if a.windows() > 1 {
+		return usagef("--away %v: give SIZE,mpi once, with all that is to wait there", a)
 	}
 	if a.as != "" && len(a.places) == 0 {
 		return usagef("--away-as %s: give --away SIZE, too", a.as)

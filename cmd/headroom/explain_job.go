@@ -30,13 +30,6 @@ func ranksIn(args []string) ([]string, error) {
 	case len(args) == 1:
 		return nil, nil
 	}
-	for i, path := range args {
-		for _, other := range args[:i] {
-			if path == standardInput && other == path || sameFile(path, other) {
-				return nil, usagef("%s and %s are one file: name each rank's once", other, path)
-			}
-		}
-	}
 	return args, nil
 }
 
@@ -87,7 +80,10 @@ func (e *explainer) explainJob(w io.Writer, files []string) error {
 		return usagef("--pprof, --perfetto and --svg are of one snapshot, and these are %d", len(files))
 	}
 	var ranks []inspect.Member
-	for _, path := range files {
+	for i, path := range files {
+		if at := slices.IndexFunc(files[:i], func(other string) bool { return sameFile(path, other) }); at >= 0 {
+			return usagef("%s and %s are one file: name each rank's once", files[at], path)
+		}
 		s, err := readSnapshot(path, e.stdin, e.stderr)
 		if err != nil {
 			return amongRanks(files, err)

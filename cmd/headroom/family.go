@@ -112,6 +112,8 @@ func (s sizes) set(c *train.Config) error {
 		}
 	case c.Task == train.Classes:
 		c.Labels = max(s.classes, 2)
+	case s.image > 0 || s.classes > 0:
+		return usagef("--image %d, --classes %d: model %s and its task have neither images nor classes", s.image, s.classes, c.Model)
 	}
 	return nil
 }

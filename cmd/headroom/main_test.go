@@ -232,8 +232,10 @@ func TestPlanMisuse(t *testing.T) {
 		"give one of them":    {"--max-batch", "--max-seq"},
 		"different questions": {"--curve", "--max-seq"},
 		"look for the same":   {"--max-batch", "--batch", "auto"},
+		"neither images":      {"--image", "3"},
 		"has no sequences":    {"--max-seq", "--model", "resnet-mini"},
 		"leave --curve out":   {"--curve", "--out", none},
+		"unknown device":      {"--devices", "0xnull:64MiB"},
 		"give --curve, too":   {"--svg", none},
 	} {
 		args = append([]string{"plan", "--model", "gpt2-nano", "--device", "null:64MiB"}, args...)

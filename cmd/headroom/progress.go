@@ -83,8 +83,14 @@ func (p *progress) end() {
 	}
 }
 
-// step shows a step of a run.
+// step shows a step of a run, and what became of memory that others lend.
 func (p *progress) step(s train.Progress) {
+	for _, e := range s.Events {
+		if e.Kind == "lender" || e.Kind == "lost" {
+			p.end()
+			fmt.Fprintf(p.w, "step %d/%d  %s\n", s.Step, s.Steps, clean(e.Text))
+		}
+	}
 	p.show(int64(s.Step), int64(s.Steps), fmt.Sprintf("step %d/%d  loss %.3f  %s  live %s  peak %s",
 		s.Step, s.Steps, s.Loss, per(s.SamplesPerSecond, s.TokensPerSecond), size.Format(s.LiveBytes), size.Format(s.PeakBytes)))
 }

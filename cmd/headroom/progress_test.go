@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/headroom-go/headroom/train"
 )
 
 // TestProgress: without a terminal a line for each twentieth, the first at
@@ -33,6 +35,26 @@ func TestProgress(t *testing.T) {
 	p.end()
 	if got, want := out.String(), "\r\x1b[K[######..................] a\uFFFD\r\x1b[K[########################] b\r\x1b[Kc\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestLendersAreShown: what becomes of memory that others lend has a line of its own at
+// once, also where the step itself has none, and on a terminal.
+func TestLendersAreShown(t *testing.T) {
+	for columns, want := range map[int]string{
+		0:  "step 1/9  loss 0.000  0 images/s  live 0B  peak 0B\nstep 2/9  gone\n",
+		80: "\r\x1b[K[##......................] step 1/9  loss 0.000  0 images/s  live 0B  peak 0B\nstep 2/9  gone\n\r\x1b[K[#####...................] step 2/9  loss 0.000  0 images/s  live 0B  peak 0B\n",
+	} {
+		var out strings.Builder
+		p := newProgress(&out, 0)
+		p.columns = func() int { return columns }
+		p.step(train.Progress{Step: 1, Events: []train.Event{{Kind: "evict", Text: "often"}}, Steps: 9})
+		p.quiet, p.from = time.Hour, time.Now().Add(time.Duration(80-columns)*time.Hour)
+		p.step(train.Progress{Step: 2, Events: []train.Event{{Kind: "lender", Text: "gone"}}, Steps: 9})
+		p.end()
+		if out.String() != want {
+			t.Errorf("%q, want %q", out.String(), want)
+		}
 	}
 }
 

@@ -167,7 +167,7 @@ func (f *ranksFlags) seats(ctx context.Context, alone string) ([]seat, error) {
 func splitDevices(list string) []string {
 	var devices []string
 	for _, word := range strings.Split(list, ",") {
-		m := regexp.MustCompile(`^(?:(\d{1,4})x)?((?:host|cuda|null)(?::.*)?)$`).FindStringSubmatch(word)
+		m := regexp.MustCompile(`^(?:([1-9]\d{0,3})x)?((?:host|cuda|null)(?::.*)?)$`).FindStringSubmatch(word)
 		last := len(devices) - 1
 		if m == nil && last >= 0 {
 			devices[last] += "," + word

@@ -433,7 +433,7 @@ func TestWorldOf(t *testing.T) {
 	}
 	for list, want := range map[string][]string{
 		"": nil, "host:1GiB,shared,cuda:0,8GiB,host,cuda:1": {"host:1GiB,shared", "cuda:0,8GiB", "host", "cuda:1"},
-		"2xnull:80GiB,host": {"null:80GiB", "null:80GiB", "host"}, "x": {"x"},
+		"2xnull:80GiB,host": {"null:80GiB", "null:80GiB", "host"}, "x": {"x"}, "0xnull:1GiB": {"0xnull:1GiB"},
 	} {
 		if got := splitDevices(list); !slices.Equal(got, want) {
 			t.Errorf("%s: devices %q, want %q", list, got, want)

@@ -125,6 +125,9 @@ func (f *trainFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
+	if f.engine == "tcp" && f.away.windows() > 0 {
+		return usagef("--away %v: ranks lend over MPI alone: leave --engine tcp out", &f.away)
+	}
 	seats, err := f.seats(ctx, f.device)
 	if err != nil {
 		return err
