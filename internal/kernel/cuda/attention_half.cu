@@ -223,8 +223,6 @@ KERNEL(256) dropout_bits(Launch l) {
 	if (key + 1 < S) words[to.words] = odd;
 }
 
-const float log2e = 1.44269504f;
-
 // A Warp's thread: its place, and what it asks of the other side.
 template <class S> struct Thread {
 	int lane, first, row; // the block's first row, and the thread's of the first A

@@ -53,7 +53,7 @@ KERNEL(256) scale(Launch l) {
 }
 
 // The functions of UnaryOp, in its order, each with its derivative times dy.
-const float geluScale = 1.5957691216f, geluCubic = 0.044715f, log2e = 1.44269504f; // 2·√(2/π)
+const float geluScale = 1.5957691216f, geluCubic = 0.044715f; // 2·√(2/π)
 
 template <int op> DEV float value(float x) {
 	switch (op) {

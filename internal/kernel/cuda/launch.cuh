@@ -211,17 +211,19 @@ DEV float blockSum(float x, float *room) {
 DEV float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 DEV float absOf(float x) { return __builtin_fabsf(x); }
 
+const float log2e = 1.44269504f;
+
 // expOf is eˣ to about two ulps: 2 to the power of x·log₂e, and what that
 // product's rounding lost. The clamp keeps NaN, and the loss finite.
 DEV float expOf(float x) {
 	x = x < -150 ? -150 : x > 150 ? 150 : x;
-	float t = x * 1.44269504f, lost = fma(x, 1.92596303e-8f, fma(x, 1.44269504f, -t));
+	float t = x * log2e, lost = fma(x, 1.92596303e-8f, fma(x, log2e, -t));
 	return exp2Of(t) * fma(lost, 0.69314718f, 1);
 }
 
 // expBelow is eˣ where that is compared with 1, or added to it: its error is
 // that of an exponent's last digit.
-DEV float expBelow(float x) { return exp2Flushed(x * 1.44269504f); }
+DEV float expBelow(float x) { return exp2Flushed(x * log2e); }
 
 // logOf is the natural logarithm to about an ulp (Cephes, logf).
 DEV float logOf(float x) {
