@@ -52,11 +52,7 @@ func (s *addition) of(x, a *Tensor, more func()) *Tensor {
 	if s.part.All > 0 {
 		s.k.Tokens, s.k.First, s.k.Whole = x.shape[1], s.part.First, s.part.All
 	}
-	d := promote(x, a)
-	if rt.casts.to == BFloat16 && d == Float32 {
-		d = BFloat16 // as narrowed
-	}
-	sum, dx, da := rt.Empty(d, trace.Activation, x.shape...), x.contiguous(), a.contiguous()
+	sum, dx, da := rt.Empty(rt.narrow(promote(x, a)), trace.Activation, x.shape...), x.contiguous(), a.contiguous()
 	defer releaseAll(dx, da)
 	s.k.Sum, s.k.X, s.k.A = sum.ptr(), dx.ptr(), da.ptr()
 	more()

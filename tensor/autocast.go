@@ -125,20 +125,16 @@ func (rt *Runtime) low(x *Tensor) DType {
 
 // Low is x in the type in which Autocast computes, or x while it is off. A residual
 // stream that begins so stays so, since sums of two such have their type.
-func Low(x *Tensor) *Tensor {
-	if to := x.rt.casts.to; to != Float32 {
-		return x.To(to)
-	}
-	return x.Retain()
-}
+func Low(x *Tensor) *Tensor { return x.To(x.rt.low(x)) }
 
-// narrowed is x as a normalisation reads and saves it: under bfloat16 a float32
-// one has 16 bits, so that what is made again from them is the same as before.
-func (rt *Runtime) narrowed(x *Tensor) *Tensor {
-	if rt.casts.to == BFloat16 && x.dtype == Float32 {
-		return x.To(BFloat16)
+// narrow is the type in which a normalisation reads and saves what has type d: under
+// bfloat16 a float32 one has 16 bits, so that what is made again from them is the same
+// as before.
+func (rt *Runtime) narrow(d DType) DType {
+	if rt.casts.to == BFloat16 && d == Float32 {
+		return BFloat16
 	}
-	return x.Retain()
+	return d
 }
 
 // promote is the type of what other operations make of ts, of which some may

@@ -40,7 +40,7 @@ func normalise(name string, x, gamma, beta *Tensor, eps float32, t DType) *Tenso
 	if cols == 0 || !slices.Equal(gamma.shape, []int{cols}) {
 		fail("%s of %v with gamma %v", name, x, gamma)
 	}
-	narrow := rt.narrowed(x)
+	narrow := x.To(rt.narrow(x.dtype))
 	defer narrow.Release()
 	l := &norm{n: rt.node(name, x, gamma, beta), rows: x.Len() / cols, cols: cols}
 	d := narrow.contiguous()
