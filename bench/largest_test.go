@@ -73,13 +73,13 @@ func TestLargest(t *testing.T) {
 			if !only.MatchString(name) || *largestOnly && !job.planned() {
 				continue
 			}
+			var r gpuResult
 			if job.ours != "" {
-				r, err := largestOurs(t.TempDir(), budget, &job)
-				printLargest(name, r, err)
+				r, err = largestOurs(t.TempDir(), budget, &job)
 			} else {
-				r, err := largestTheirs(budget, &job)
-				printLargest(name, r, err)
+				r, err = largestTheirs(budget, &job)
 			}
+			printLargest(name, r, err)
 		}
 	}
 }

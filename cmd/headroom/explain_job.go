@@ -53,9 +53,10 @@ func filesIn(folder string) ([]string, error) {
 	return files, nil
 }
 
+var digits = regexp.MustCompile(`[0-9]+`)
+
 // byNumbers orders names by the numbers in them, so that rank10 comes after rank9.
 func byNumbers(a, b string) int {
-	digits := regexp.MustCompile(`[0-9]+`)
 	numbers := func(name string) (all []int) {
 		for _, d := range digits.FindAllString(filepath.Base(name), -1) {
 			n, _ := strconv.Atoi(d)
