@@ -27,8 +27,8 @@ import (
 // Its methods may be called from several goroutines at once.
 type MPI struct {
 	rank   int
-	lent   []uint64 // bytes that each rank lends; those that lend none train
-	memory *device.HostDevice
+	lent   []uint64           // bytes that each rank lends; those that lend none train
+	memory *device.HostDevice // of what this rank lends, which the library knows by its address alone
 
 	window   chan *Window // while nobody has it
 	farewell chan error   // of a lender: how the job ended
