@@ -252,8 +252,12 @@ func TestUnorderedResume(t *testing.T) {
 	if slices.Contains(got, 4) {
 		t.Fatalf("the batch that waits was given out: %v", got)
 	}
+	missing := 0 // the first sample not given out: at most 4, less where a worker of an earlier batch came late
+	for slices.Contains(got, missing) {
+		missing++
+	}
 	o.Start = l.State()
-	if want := (Place{0, 4}); o.Start != want {
+	if want := (Place{0, missing}); o.Start != want {
 		t.Errorf("state %v, want %v", o.Start, want)
 	}
 	block.Store(false)
