@@ -2,9 +2,16 @@
 
 package library
 
-import "github.com/ebitengine/purego"
+import (
+	"runtime"
 
+	"github.com/ebitengine/purego"
+)
+
+// dlopen stays on its thread, of which the loader keeps the words of the last error.
 func dlopen(path string, global bool) (uintptr, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	if global {
 		return purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_GLOBAL)
 	}
