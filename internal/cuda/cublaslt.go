@@ -57,6 +57,15 @@ func OpenBLAS(c *Context, folders []string) (*BLAS, error) {
 	if err != nil {
 		return nil, err
 	}
+	return startBLAS(c, l)
+}
+
+// FakeBLAS is cuBLASLt whose calls go to f, for tests.
+func FakeBLAS(c *Context, f library.Caller) (*BLAS, error) {
+	return startBLAS(c, library.Fake("fake", blasSymbols, f))
+}
+
+func startBLAS(c *Context, l *library.Library) (*BLAS, error) {
 	b := &BLAS{Library: l, context: c}
 	return b, b.do(ltCreate, uintptr(unsafe.Pointer(&b.handle)))
 }
@@ -117,14 +126,16 @@ type Product struct {
 	AlignA, AlignB, AlignD    int // bytes of which the addresses are multiples, up to 256
 }
 
-// Plan is a product with the algorithm that the library thinks fastest.
+// Plan is a product with the algorithms that the library thinks fastest, the
+// fastest first.
 type Plan struct {
-	blas      *BLAS
-	desc      uintptr
-	a, b, d   uintptr // layouts
-	one, zero float32
-	bias      Ptr
-	algorithm heuristic
+	blas       *BLAS
+	desc       uintptr
+	a, b, d    uintptr // layouts
+	one, zero  float32
+	bias       Ptr
+	algorithms []heuristic
+	chosen     *heuristic
 }
 
 // heuristic is cublasLtMatmulHeuristicResult_t.
@@ -144,14 +155,15 @@ const (
 	computeFloat32, epilogueBias                   = 68, 4
 )
 
-// Plan chooses an algorithm that needs at most workspace bytes. Arithmetic is
-// float32: TF32 is not used. Close the plan.
-func (b *BLAS) Plan(p *Product, workspace int) (*Plan, error) {
+// Plan finds at most so many algorithms, each of which needs at most workspace
+// bytes, and chooses the first. Arithmetic is float32: TF32 is not used. Close
+// the plan.
+func (b *BLAS) Plan(p *Product, workspace, most int) (*Plan, error) {
 	plan := &Plan{blas: b, one: 1}
 	if err := plan.describe(p); err != nil {
 		return nil, closing(err, plan)
 	}
-	if err := plan.choose(p, workspace); err != nil {
+	if err := plan.find(p, workspace, most); err != nil {
 		return nil, closing(err, plan)
 	}
 	return plan, nil
@@ -227,8 +239,8 @@ func (b *BLAS) layout(layout *uintptr, kind, rows, cols, ld, batch, step int) er
 	return b.set(ltLayoutSet, *layout, layoutStride, uint64(step), 8)
 }
 
-// choose asks for the algorithm.
-func (plan *Plan) choose(p *Product, workspace int) error {
+// find asks for the algorithms.
+func (plan *Plan) find(p *Product, workspace, most int) error {
 	b := plan.blas
 	var preference uintptr
 	if err := b.do(ltPreferenceCreate, uintptr(unsafe.Pointer(&preference))); err != nil {
@@ -244,16 +256,28 @@ func (plan *Plan) choose(p *Product, workspace int) error {
 		}
 	}
 	var found int32
-	err := b.do(ltHeuristic, b.handle, plan.desc, plan.a, plan.b, plan.d, plan.d, preference, 1,
-		uintptr(unsafe.Pointer(&plan.algorithm)), uintptr(unsafe.Pointer(&found)))
-	if err == nil && found == 0 {
+	list := make([]heuristic, most)
+	err := b.do(ltHeuristic, b.handle, plan.desc, plan.a, plan.b, plan.d, plan.d, preference, uintptr(most),
+		uintptr(unsafe.Pointer(&list[0])), uintptr(unsafe.Pointer(&found)))
+	if err != nil {
+		return err
+	}
+	if found == 0 {
 		return b.check(ltHeuristic, 15)
 	}
-	return err
+	plan.algorithms = list[:found]
+	plan.Choose(0)
+	return nil
 }
 
+// Algorithms is how many were found, one or more.
+func (plan *Plan) Algorithms() int { return len(plan.algorithms) }
+
+// Choose has Run take an algorithm by its number, from 0 on.
+func (plan *Plan) Choose(i int) { plan.chosen = &plan.algorithms[i] }
+
 // Workspace is the number of bytes that Run needs for its intermediate results.
-func (plan *Plan) Workspace() int { return int(plan.algorithm.workspace) }
+func (plan *Plan) Workspace() int { return int(plan.chosen.workspace) }
 
 // Run queues the product. bias is used where the product has one.
 func (plan *Plan) Run(s Stream, d, a, b, bias Ptr, accumulate bool, workspace Ptr) error {
@@ -271,7 +295,7 @@ func (plan *Plan) Run(s Stream, d, a, b, bias Ptr, accumulate bool, workspace Pt
 	}
 	return lt.plainDo(ltMatmul, lt.handle, plan.desc, uintptr(unsafe.Pointer(&plan.one)), uintptr(a), plan.a, uintptr(b), plan.b,
 		uintptr(unsafe.Pointer(beta)), uintptr(d), plan.d, uintptr(d), plan.d,
-		uintptr(unsafe.Pointer(&plan.algorithm)), uintptr(workspace), uintptr(plan.Workspace()), uintptr(s))
+		uintptr(unsafe.Pointer(plan.chosen)), uintptr(workspace), uintptr(plan.Workspace()), uintptr(s))
 }
 
 // Close gives the descriptors back.

@@ -46,6 +46,8 @@ const (
 	cuStreamDestroy
 	cuStreamSynchronize
 	cuStreamWaitEvent
+	cuStreamWaitValue64
+	cuStreamWriteValue64
 	cuEventCreate
 	cuEventDestroy
 	cuEventRecord
@@ -57,6 +59,14 @@ const (
 	cuModuleGetFunction
 	cuFuncSetAttribute
 	cuLaunchKernel
+	cuLaunchKernelEx
+	cuStreamBeginCapture
+	cuStreamEndCapture
+	cuGraphInstantiateWithFlags
+	cuGraphExecUpdate
+	cuGraphExecDestroy
+	cuGraphDestroy
+	cuGraphLaunch
 )
 
 // driverSymbols are the driver's functions as the library names them. Those
@@ -97,6 +107,8 @@ var driverSymbols = []string{
 	cuStreamDestroy:                "cuStreamDestroy_v2",
 	cuStreamSynchronize:            "cuStreamSynchronize",
 	cuStreamWaitEvent:              "cuStreamWaitEvent",
+	cuStreamWaitValue64:            "cuStreamWaitValue64_v2",
+	cuStreamWriteValue64:           "cuStreamWriteValue64_v2",
 	cuEventCreate:                  "cuEventCreate",
 	cuEventDestroy:                 "cuEventDestroy_v2",
 	cuEventRecord:                  "cuEventRecord",
@@ -108,6 +120,14 @@ var driverSymbols = []string{
 	cuModuleGetFunction:            "cuModuleGetFunction",
 	cuFuncSetAttribute:             "cuFuncSetAttribute",
 	cuLaunchKernel:                 "cuLaunchKernel",
+	cuLaunchKernelEx:               "cuLaunchKernelEx",
+	cuStreamBeginCapture:           "cuStreamBeginCapture_v2",
+	cuStreamEndCapture:             "cuStreamEndCapture",
+	cuGraphInstantiateWithFlags:    "cuGraphInstantiateWithFlags",
+	cuGraphExecUpdate:              "cuGraphExecUpdate_v2",
+	cuGraphExecDestroy:             "cuGraphExecDestroy",
+	cuGraphDestroy:                 "cuGraphDestroy",
+	cuGraphLaunch:                  "cuGraphLaunch",
 }
 
 // Driver is the CUDA driver. Its methods may be called from several goroutines
@@ -221,9 +241,11 @@ const (
 	Processors      Attribute = 16
 	CapabilityMajor Attribute = 75
 	CapabilityMinor Attribute = 76
-	SharedMemory    Attribute = 97 // bytes that a block can have at most
+	SharedMemory    Attribute = 81 // bytes of a multiprocessor, for all of its blocks
+	RemoteFlush     Attribute = 98 // WaitCount can flush
 	VirtualMemory   Attribute = 102
 	FileHandles     Attribute = 103 // memory can be exported as a file descriptor
+	StreamCounts    Attribute = 122 // WaitCount and SetCount, of 64 bits
 )
 
 // Attribute gives a property of a device.

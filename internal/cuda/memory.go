@@ -104,10 +104,14 @@ func (c *Context) Map(p Ptr, n uint64, h Handle) error {
 // cover.
 func (c *Context) Unmap(p Ptr, n uint64) error { return c.in(cuMemUnmap, uintptr(p), uintptr(n)) }
 
-// SetAccess lets the device read and write n bytes of mapped addresses.
-func (c *Context) SetAccess(p Ptr, n uint64) error {
-	desc := &accessDesc{location{1, int32(c.Device)}, 3}
-	return c.in(cuMemSetAccess, uintptr(p), uintptr(n), uintptr(unsafe.Pointer(desc)), 1)
+// SetAccess lets the device, and others that reach it, read and write n bytes of
+// mapped addresses.
+func (c *Context) SetAccess(p Ptr, n uint64, others ...Device) error {
+	descs := []accessDesc{{location{1, int32(c.Device)}, 3}}
+	for _, d := range others {
+		descs = append(descs, accessDesc{location{1, int32(d)}, 3})
+	}
+	return c.in(cuMemSetAccess, uintptr(p), uintptr(n), uintptr(unsafe.Pointer(&descs[0])), uintptr(len(descs)))
 }
 
 // Export gives a file descriptor that stands for memory which an exportable

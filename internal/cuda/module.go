@@ -59,6 +59,10 @@ type Call struct {
 	Grid     [3]int
 	Block    int // threads
 	Shared   int // bytes of shared memory for a block
+
+	// Early lets the kernel start while the one before it in the queue still runs.
+	// It must wait for that itself (griddepcontrol.wait) before it reads or writes.
+	Early bool
 }
 
 // Params is where launches find the parameters of kernels. It lies on the heap,
@@ -67,6 +71,23 @@ type Params struct {
 	pointer unsafe.Pointer
 	size    uintptr
 	extra   [5]uintptr
+
+	config launchConfig
+	early  launchAttribute
+}
+
+// launchConfig is CUlaunchConfig, and launchAttribute CUlaunchAttribute.
+type launchConfig struct {
+	grid, block [3]uint32
+	shared      uint32
+	stream      Stream
+	attributes  *launchAttribute
+	count       uint32
+}
+
+type launchAttribute struct {
+	id    uint64
+	value [16]uint32
 }
 
 // NewParams gives Params for size bytes at p, which is not on a stack.
@@ -74,14 +95,35 @@ func NewParams(p unsafe.Pointer, size uintptr) *Params {
 	const bufferPointer, bufferSize, end = 1, 2, 0 // CU_LAUNCH_PARAM_…
 	params := &Params{pointer: p, size: size}
 	params.extra = [5]uintptr{bufferPointer, uintptr(p), bufferSize, uintptr(unsafe.Pointer(&params.size)), end}
+	const streamSerialization = 6 // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+	params.early = launchAttribute{id: streamSerialization, value: [16]uint32{1}}
+	params.config = launchConfig{attributes: &params.early, count: 1}
 	return params
 }
 
 // Launch queues a kernel. The driver has copied the parameters when it returns.
 func (c *Context) Launch(s Stream, k *Call, p *Params) error {
+	if k.Early {
+		return c.launchEarly(s, k, p)
+	}
 	err := c.plainIn(cuLaunchKernel, uintptr(k.Function),
 		uintptr(k.Grid[0]), uintptr(k.Grid[1]), uintptr(k.Grid[2]), uintptr(k.Block), 1, 1,
 		uintptr(k.Shared), uintptr(s), 0, uintptr(unsafe.Pointer(&p.extra)))
+	runtime.KeepAlive(p)
+	return err
+}
+
+// StartsEarly says whether launches can be Early: on GPUs of compute capability
+// 9.0 or newer, with CUDA 12.
+func (c *Context) StartsEarly(capability int) bool {
+	return capability >= 90 && c.Address(cuLaunchKernelEx) != 0
+}
+
+func (c *Context) launchEarly(s Stream, k *Call, p *Params) error {
+	g := &p.config
+	g.grid, g.block = [3]uint32{uint32(k.Grid[0]), uint32(k.Grid[1]), uint32(k.Grid[2])}, [3]uint32{uint32(k.Block), 1, 1}
+	g.shared, g.stream = uint32(k.Shared), s
+	err := c.plainIn(cuLaunchKernelEx, uintptr(unsafe.Pointer(g)), uintptr(k.Function), 0, uintptr(unsafe.Pointer(&p.extra)))
 	runtime.KeepAlive(p)
 	return err
 }

@@ -68,7 +68,37 @@ func (c *Context) Elapsed(from, to Event) (float64, error) {
 	return float64(ms) / 1e3, err
 }
 
-// Copy queues a copy within device memory.
+// Counts says whether the device has WaitCount and SetCount: from CUDA 11.7 on.
+func (c *Context) Counts() (bool, error) {
+	if c.Address(cuStreamWaitValue64) == 0 || c.Address(cuStreamWriteValue64) == 0 {
+		return false, nil
+	}
+	able, err := c.Attribute(c.Device, StreamCounts)
+	return able != 0, err
+}
+
+// WaitCount keeps later work of the queue from starting before the 64 bits at p,
+// in page-locked memory, are n or more. Nobody sees whether anything sets them.
+// With flush, which not all devices can, what others wrote to the device's memory
+// before they set the count is seen by that work for sure.
+func (c *Context) WaitCount(s Stream, p Ptr, n uint64, flush bool) error {
+	const greaterOrEqual, flushed = 0, 1 << 30
+	flags := uintptr(greaterOrEqual)
+	if flush {
+		flags |= flushed
+	}
+	return c.plainIn(cuStreamWaitValue64, uintptr(s), uintptr(p), uintptr(n), flags)
+}
+
+// SetCount sets the 64 bits at p, in page-locked memory, to n when the queue comes
+// to it. Who sees that sees what the work before it wrote, on other devices too.
+func (c *Context) SetCount(s Stream, p Ptr, n uint64) error {
+	const fenced = 0
+	return c.plainIn(cuStreamWriteValue64, uintptr(s), uintptr(p), uintptr(n), fenced)
+}
+
+// Copy queues a copy within device memory, or to memory of another device that this
+// one reaches.
 func (c *Context) Copy(s Stream, dst, src Ptr, n uint64) error {
 	return c.plainIn(cuMemcpyDtoDAsync, uintptr(dst), uintptr(src), uintptr(n), uintptr(s))
 }
