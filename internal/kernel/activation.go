@@ -6,16 +6,50 @@ import "math"
 // a few buffers they stay in the first-level cache.
 const shortLen = 512
 
-// eachShort calls f for short pieces of y and x, and of dy where it is there.
-func eachShort(y, dy, x []float32, f func(y, dy, x []float32)) {
-	for lo := 0; lo < len(y); lo += shortLen {
-		hi := min(len(y), lo+shortLen)
-		piece := dy
-		if dy != nil {
-			piece = dy[lo:hi]
+// short is f in short pieces.
+func short(f func(y, x []float32)) func(y, x []float32) {
+	return func(y, x []float32) {
+		for lo := 0; lo < len(y); lo += shortLen {
+			hi := min(len(y), lo+shortLen)
+			f(y[lo:hi], x[lo:hi])
 		}
-		f(y[lo:hi], piece, x[lo:hi])
 	}
+}
+
+// shortGrad is grad in short pieces.
+func shortGrad(grad func(dx, dy, x []float32)) func(dx, dy, x []float32) {
+	return func(dx, dy, x []float32) {
+		for lo := 0; lo < len(dx); lo += shortLen {
+			hi := min(len(dx), lo+shortLen)
+			grad(dx[lo:hi], dy[lo:hi], x[lo:hi])
+		}
+	}
+}
+
+func negate(y, x []float32) { vecScale(y, x, -1) }
+
+func exp(y, x []float32) { expShift(y, x, 0) }
+
+func expGrad(dx, dy, x []float32) {
+	var buf [pieceLen]float32
+	y := buf[:len(x)]
+	exp(y, x)
+	vecMul(dx, dy, y)
+}
+
+func log(y, x []float32) {
+	for i, v := range x {
+		y[i] = float32(math.Log(float64(v)))
+	}
+}
+
+// sqrtGrad: the derivative is 1/(2·√x).
+func sqrtGrad(dx, dy, x []float32) {
+	var buf [pieceLen]float32
+	root := buf[:len(x)]
+	vecSqrt(root, x)
+	vecAdd(root, root, root)
+	vecDiv(dx, dy, root)
 }
 
 // sigmoidOf sets dst = 1/(1 + exp(−x)).
@@ -27,7 +61,7 @@ func sigmoidOf(dst, x []float32) {
 	}
 }
 
-func sigmoid(y, _, x []float32) { sigmoidOf(y, x) }
+func sigmoid(y, x []float32) { sigmoidOf(y, x) }
 
 func sigmoidGrad(dx, dy, x []float32) {
 	var s [shortLen]float32
@@ -37,7 +71,7 @@ func sigmoidGrad(dx, dy, x []float32) {
 	}
 }
 
-func silu(y, _, x []float32) {
+func silu(y, x []float32) {
 	var s [shortLen]float32
 	sigmoidOf(s[:len(x)], x)
 	vecMul(y, x, s[:len(x)])
@@ -51,7 +85,7 @@ func siluGrad(dx, dy, x []float32) {
 	}
 }
 
-func softplus(y, _, x []float32) {
+func softplus(y, x []float32) {
 	for i, v := range x {
 		v := float64(v)
 		y[i] = float32(max(v, 0) + math.Log1p(math.Exp(-math.Abs(v))))
@@ -97,7 +131,7 @@ func normalOf(dst, x []float32) {
 
 const signBit = 1 << 31
 
-func geluErf(y, _, x []float32) {
+func geluErf(y, x []float32) {
 	var buf [shortLen]float32
 	normal := buf[:len(x)]
 	normalOf(normal, x)
@@ -115,6 +149,12 @@ func geluErfGrad(dx, dy, x []float32) {
 	vecMul(density, density, x)
 	vecAxpy(normal, density, float32(1/math.Sqrt(2*math.Pi)))
 	vecMul(dx, dy, normal)
+}
+
+func abs(y, x []float32) {
+	for i, v := range x {
+		y[i] = float32(math.Abs(float64(v)))
+	}
 }
 
 func absGrad(dx, dy, x []float32) {
@@ -138,7 +178,9 @@ func rsqrt(y, x []float32) {
 }
 
 // rsqrtGrad: the derivative is −1/(2·x·√x).
-func rsqrtGrad(dx, dy, x []float32, root []float32) {
+func rsqrtGrad(dx, dy, x []float32) {
+	var buf [pieceLen]float32
+	root := buf[:len(x)]
 	vecSqrt(root, x)
 	vecMul(root, root, x)
 	vecDiv(dx, dy, root)

@@ -180,7 +180,7 @@ func batchNormApplyHost(l *device.Launch, w *device.Workers) {
 	b := loadBatchNorm(l, w)
 	defer b.release()
 	b.each(func(c int, room *loans) {
-		line, y := b.line(c, room), room.window(numbersOf(l, 5, b.elements()), pieceLen)
+		line, y := b.line(c, room), room.result(numbersOf(l, 5, b.elements()), pieceLen, false)
 		b.pieces(c, func(at, n int) {
 			to := y.room(at, n)
 			line.z(to, line.x.load(at, n), at)
@@ -253,61 +253,70 @@ func batchNormGradHost(l *device.Launch, w *device.Workers) {
 	b.each(g.channel)
 }
 
-// channel computes the gradients of one channel.
-func (g *batchGrad) channel(c int, room *loans) {
-	line, dy, buf := g.line(c, room), room.window(g.dy, pieceLen), room.floats(pieceLen)
-	relu := g.relu
-	// each calls f with the pieces of g and x; g's may be in buf.
-	each := func(f func(at int, g, x []float32)) {
-		g.pieces(c, func(at, n int) {
-			from, x := dy.load(at, n), line.x.load(at, n)
-			if relu {
-				line.z(buf[:n], x, at)
-				vecReluGrad(buf[:n], from, buf[:n])
-				from = buf[:n]
-			}
-			f(at, from, x)
-		})
+// channel computes the gradients of one channel, in a pass for the sums and one
+// for dx.
+func (b *batchGrad) channel(c int, room *loans) {
+	l := gradLine{line: b.line(c, room), dy: room.window(b.dy, pieceLen), relu: b.relu, buf: room.floats(pieceLen)}
+	sum, sumX := b.sums(c, &l, room)
+	if b.dgamma.given() {
+		b.dgamma.write(c, 1, []float32{float32(sumX)}, b.accGamma)
 	}
-	ones := room.floats(min(g.p, pieceLen))
-	vecFill(ones, 1)
-	var sum, sumX float64
-	each(func(at int, from, x []float32) {
-		s, sx := normSumsOf(from, x, ones[:len(x)], line.mean, line.rstd)
-		sum, sumX = sum+float64(s), sumX+float64(sx)
-		if g.dresidual.given() {
-			g.dresidual.write(at, 1, from, g.accRes)
-		}
-	})
-	if g.dgamma.given() {
-		g.dgamma.write(c, 1, []float32{float32(sumX)}, g.accGamma)
+	if b.dbeta.given() {
+		b.dbeta.write(c, 1, []float32{float32(sum)}, b.accBeta)
 	}
-	if g.dbeta.given() {
-		g.dbeta.write(c, 1, []float32{float32(sum)}, g.accBeta)
-	}
-	if !g.dx.given() {
+	if !b.dx.given() {
 		return
 	}
-	if g.reuses {
-		dy, relu = room.window(g.dresidual, pieceLen), false
+	if b.reuses {
+		l.dy, l.relu = room.window(b.dresidual, pieceLen), false
 	}
-	factor := float64(g.gamma[c]) / float64(g.n*g.p)
-	if g.fixed {
+	factor := float64(b.gamma[c]) / float64(b.n*b.p)
+	if b.fixed {
 		factor = 0
 	}
-	dx, sums := room.window(g.dx, pieceLen), room.floats(pieceLen)
-	each(func(at int, from, x []float32) {
-		to := sums[:len(x)]
-		if !g.accX {
-			to = dx.room(at, len(x))
-		}
-		vecNormGrad(to, from, x, line.gammas[:len(x)], line.mean, line.rstd, float32(sum*factor), float32(sumX*factor))
-		if g.accX {
-			g.dx.write(at, 1, to, true)
-		} else {
-			dx.store(at, to)
+	mean, meanX := float32(sum*factor), float32(sumX*factor)
+	dx := room.result(b.dx, pieceLen, b.accX)
+	b.pieces(c, func(at, n int) {
+		g, x := l.load(at, n)
+		to := dx.room(at, n)
+		vecNormGrad(to, g, x, l.gammas[:n], l.mean, l.rstd, mean, meanX)
+		dx.store(at, to)
+	})
+}
+
+// sums gives a channel's Σ g and Σ g·x̂, and writes dresidual.
+func (b *batchGrad) sums(c int, l *gradLine, room *loans) (sum, sumX float64) {
+	ones := room.floats(min(b.p, pieceLen))
+	vecFill(ones, 1)
+	b.pieces(c, func(at, n int) {
+		g, x := l.load(at, n)
+		s, sx := normSumsOf(g, x, ones[:n], l.mean, l.rstd)
+		sum, sumX = sum+float64(s), sumX+float64(sx)
+		if b.dresidual.given() {
+			b.dresidual.write(at, 1, g, b.accRes)
 		}
 	})
+	return sum, sumX
+}
+
+// gradLine computes g of one channel on the host.
+type gradLine struct {
+	*line
+	dy   window
+	relu bool      // dy still has what ReLU cut off
+	buf  []float32 // a piece of g, where it is not dy itself
+}
+
+// load gives n elements of g and of x from number at on.
+func (l *gradLine) load(at, n int) (g, x []float32) {
+	dy, x := l.dy.load(at, n), l.x.load(at, n)
+	if !l.relu {
+		return dy, x
+	}
+	g = l.buf[:n]
+	l.z(g, x, at)
+	vecReluGrad(g, dy, g)
+	return g, x
 }
 
 var inverseDeviationKernel = &device.Kernel{Name: "inverse_deviation", Host: inverseDeviationHost, CUDA: cudaElements(imageCode, "inverse_deviation")}

@@ -62,7 +62,7 @@ func crossEntropyHost(l *device.Launch, w *device.Workers) {
 	targets := device.Int32s(l.Ptr[3], rows)
 	losses := w.Scratch(rows)
 	defer w.Release(losses)
-	eachRow(w, rows, cols, numbers{}, numbersOf(l, 2, rows*cols), numbers{}, func(r int, _, row, _ []float32) {
+	eachRow(w, rows, cols, numbers{}, numbersOf(l, 2, rows*cols), numbers{}, false, func(r int, _, row, _ []float32) {
 		top, logSum := logSumExp(row)
 		lse[r] = float32(top + logSum)
 		losses[r] = p.rowLoss(row, targets[r], top, logSum)

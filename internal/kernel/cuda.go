@@ -41,6 +41,7 @@ var (
 	attentionCode     = newCUDACode("attention", 70)
 	attentionHalfCode = newCUDACode("attention_half", tensorCores)
 	channelsCode      = newCUDACode("channels", 70)
+	combineCode       = newCUDACode("combine", 70)
 	elementwiseCode   = newCUDACode("elementwise", 70)
 	gemmCode          = newCUDACode("gemm", 70)
 	imageCode         = newCUDACode("image", 70)
@@ -207,17 +208,26 @@ func (n *nest) denseColumns(src device.Ptr) bool {
 		src%16 == 0 && n.size[1]%packLen == 0 && n.stride[1][0]%packLen == 0
 }
 
+// The most blocks that sum columns in packs, four for each multiprocessor of an
+// H200, which run at once; and a number of rows of which each warp of a block
+// loads four at a time.
+const (
+	cudaColumnBlocks = 528
+	cudaColumnRows   = 32
+)
+
 // cudaDenseColumns sums columns in packs. l has what cudaSum puts there.
 func cudaDenseColumns(l *device.Launch, q *device.CUDAQueue) {
 	cols, rows := l.Int[4], l.Int[5]
 	units := blocks(cols, threads)
-	l.Int[3] = max(1, min(cudaParts/units, rows/64))
+	each := max(2, blocks(blocks(rows, cudaColumnRows), max(1, cudaColumnBlocks/units))) * cudaColumnRows
+	l.Int[3], l.Int[7] = max(1, blocks(rows, each)), each
 	if l.Int[3] > 1 {
 		l.Ptr[2] = q.Workspace(4 * l.Int[3] * cols)
 	}
 	q.Run(reduceCode, "dense_columns", device.Grid{X: units, Y: l.Int[3], Block: threads}, l)
 	if l.Int[3] > 1 {
-		q.Run(reduceCode, "column_fold", device.Grid{X: blocks(cols, 32), Block: threads}, l)
+		q.Run(reduceCode, "column_fold", device.Grid{X: blocks(cols, 32), Block: 1024}, l)
 	}
 }
 
@@ -273,31 +283,33 @@ func normFunction(l *device.Launch, few int, plain, short, long string, low ...i
 	return long
 }
 
-// normGradAll names the function that computes all gradients of a layer
-// normalisation in one pass, with the longest rows that it takes; "" where the
-// types or sizes are none's.
-func normGradAll(l *device.Launch) string {
-	dx, dy, x, gamma := l.Type[0], l.Type[3], l.Type[4], l.Type[7]
-	typed := gamma == device.Float32 && slices.Contains([][3]device.DType{
-		{device.Float32, device.Float32, device.Float32},
-		{device.Float32, device.Float32, device.BFloat16},
-		{device.Float32, device.BFloat16, device.BFloat16},
-		{device.BFloat16, device.BFloat16, device.BFloat16},
-	}, [3]device.DType{dx, dy, x})
-	cols := l.Int[1]
-	packs := aligned(l.Ptr[0], l.Ptr[3], l.Ptr[4], l.Ptr[7]) && cols%packLen == 0
-	switch {
-	case !typed || !packs || cols > 1792:
-		return ""
-	case cols <= 256:
-		return "layer_norm_grad_256"
-	case cols <= 768:
-		return "layer_norm_grad_768"
-	case cols <= 1024:
-		return "layer_norm_grad_1024"
+// normGradAll gives the function that computes all gradients of a layer
+// normalisation in one pass, and how many warps it has; "" where the types or
+// sizes are none's.
+func normGradAll(l *device.Launch) (string, int) {
+	type types = [4]device.DType
+	packs := aligned(l.Ptr[0], l.Ptr[3], l.Ptr[4], l.Ptr[7]) && l.Int[1]%packLen == 0 && l.Int[1] <= longestNormGrad
+	switch kinds := (types{l.Type[0], l.Type[3], l.Type[4], l.Type[7]}); {
+	case !packs:
+		return "", 0
+	case kinds == types{device.BFloat16, device.BFloat16, device.BFloat16, device.Float32}:
+		return "layer_norm_grad_bfloat16", 21
+	case slices.Contains([]types{
+		{device.Float32, device.Float32, device.Float32, device.Float32},
+		{device.Float32, device.Float32, device.BFloat16, device.Float32},
+		{device.Float32, device.BFloat16, device.BFloat16, device.Float32},
+	}, kinds):
+		return "layer_norm_grad_float32", 16
 	}
-	return "layer_norm_grad_1792"
+	return "", 0
 }
+
+// The longest rows of normGradAll's functions, a pack for each thread of 16
+// warps, and their most blocks, one for each multiprocessor of an H200.
+const (
+	longestNormGrad = 16 * 32 * packLen
+	normGradBlocks  = 132
+)
 
 // cudaLayerNormGrad computes all gradients in one pass where it can, otherwise
 // the parameters' first, since dx may be dy.
@@ -307,11 +319,13 @@ func cudaLayerNormGrad(l *device.Launch, q *device.CUDAQueue) {
 	fold := func(function string, g device.Grid, parts int) {
 		l.Int[5], l.Ptr[8] = parts, q.Workspace(8*parts*cols)
 		q.Run(rowsCode, function, g, l)
-		q.Run(rowsCode, "layer_norm_fold", device.Grid{X: blocks(cols, 32), Block: threads}, l)
+		q.Run(rowsCode, "layer_norm_fold", device.Grid{X: blocks(cols, 32), Block: 1024}, l)
 	}
-	if all := normGradAll(l); params && all != "" {
-		parts := max(1, min(rows/32, 264))
-		fold(all, device.Grid{X: parts, Block: threads}, parts)
+	if all, warps := normGradAll(l); params && all != "" {
+		wide := blocks(cols, 32*packLen) // warps of a row
+		groups := warps / wide
+		parts := max(1, min(blocks(rows, groups), normGradBlocks))
+		fold(all, device.Grid{X: parts, Block: 32 * wide * groups}, parts)
 		return
 	}
 	if params {
@@ -339,14 +353,22 @@ func cudaRowSums(l *device.Launch, q *device.CUDAQueue) {
 	q.Run(rowsCode, "row_sums", device.Grid{X: l.Int[0], Block: 512}, l)
 }
 
+// heldSpare is the shared memory that a block of cross_entropy_held takes beside its row.
+// Rows are held where a multiprocessor has room for two: while one is read, the other is
+// computed.
+const heldSpare = 2 << 10
+
 func cudaCrossEntropyOver(l *device.Launch, q *device.CUDAQueue) {
-	function := "cross_entropy_over"
+	function, grid := "cross_entropy_over", device.Grid{X: l.Int[0], Block: 512}
 	if l.Type[2] == device.BFloat16 && l.Ptr[2]%16 == 0 && l.Int[4]%packLen == 0 {
 		function = "cross_entropy_packs"
+		if row := 2 * l.Int[4]; l.Ptr[1] != 0 && q.Capability() >= tensorCores && 2*(row+heldSpare) <= q.SharedMemory() {
+			function, grid.Shared = "cross_entropy_held", row
+		}
 	}
 	l.Ptr[5] = q.Workspace(4 + 4*l.Int[0])
 	q.Run(rowsCode, "cross_entropy_divisor", device.Grid{X: 1, Block: 1024}, l)
-	q.Run(rowsCode, function, device.Grid{X: l.Int[0], Block: 512}, l)
+	q.Run(rowsCode, function, grid, l)
 	q.Run(rowsCode, "cross_entropy_part", device.Grid{X: blocks(l.Int[0], l.Int[9]), Block: threads}, l)
 }
 
@@ -362,7 +384,7 @@ func cudaEmbeddingGrad(l *device.Launch, q *device.CUDAQueue) {
 
 // cudaPack8 has a warp for each block of elements.
 func cudaPack8(l *device.Launch, q *device.CUDAQueue) {
-	q.Run(pack8Code, "pack8", warps(blocks(l.Int[0], Pack8Block)), l)
+	q.Run(pack8Code, "pack8", warps(blocks(l.Int[0], pack8Block)), l)
 }
 
 // cudaMatMul multiplies by cuBLASLt, or where that can't by its own function.

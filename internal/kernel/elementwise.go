@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/headroom-go/headroom/device"
 )
@@ -74,25 +73,30 @@ func scaleByHost(l *device.Launch, w *device.Workers) {
 	elementwise(w, l.Int[0], y, y, numbers{}, false, func(dst, x, _ []float32, _ int) { vecScale(dst, x, factor) })
 }
 
-func (op UnaryOp) flops() int {
-	switch op {
-	case Exp:
-		return expFlops
-	case Log:
-		return logFlops
-	case Tanh:
-		return tanhFlops
-	case GeluTanh:
-		return geluFlops
-	case GeluErf:
-		return expFlops + 2*len(erfcTerms)
-	case Silu, Sigmoid:
-		return expFlops + 3
-	case Softplus:
-		return expFlops + logFlops
-	}
-	return 1
+// unaryMath is what the host does for a UnaryOp.
+type unaryMath struct {
+	flops int
+	f     func(y, x []float32)
+	grad  func(dx, dy, x []float32)
 }
+
+var unaryTable = [unaryOps]unaryMath{
+	Neg:      {1, negate, func(dx, dy, _ []float32) { negate(dx, dy) }},
+	Exp:      {expFlops, exp, expGrad},
+	Log:      {logFlops, log, vecDiv},
+	Sqrt:     {1, vecSqrt, sqrtGrad},
+	Tanh:     {tanhFlops, vecTanh, vecTanhGrad},
+	Relu:     {1, vecRelu, vecReluGrad},
+	GeluTanh: {geluFlops, vecGelu, vecGeluGrad},
+	GeluErf:  {expFlops + 2*len(erfcTerms), short(geluErf), shortGrad(geluErfGrad)},
+	Silu:     {expFlops + 3, short(silu), shortGrad(siluGrad)},
+	Sigmoid:  {expFlops + 3, short(sigmoid), shortGrad(sigmoidGrad)},
+	Softplus: {expFlops + logFlops, softplus, shortGrad(softplusGrad)},
+	Abs:      {1, abs, absGrad},
+	RSqrt:    {1, rsqrt, rsqrtGrad},
+}
+
+func (op UnaryOp) flops() int { return unaryTable[op].flops }
 
 func (op UnaryOp) check(name string) {
 	if op < Neg || op >= unaryOps {
@@ -113,45 +117,8 @@ func Unary(s device.Stream, op UnaryOp, n int, y, x Array) {
 }
 
 func unaryHost(l *device.Launch, w *device.Workers) {
-	n, op := l.Int[0], UnaryOp(l.Int[1])
-	elementwise(w, n, numbersOf(l, 0, n), numbersOf(l, 1, n), numbers{}, false, func(dst, x, _ []float32, _ int) {
-		unary(op, dst, x)
-	})
-}
-
-func unary(op UnaryOp, y, x []float32) {
-	switch op {
-	case Neg:
-		vecScale(y, x, -1)
-	case Exp:
-		expShift(y, x, 0)
-	case Log:
-		for i, v := range x {
-			y[i] = float32(math.Log(float64(v)))
-		}
-	case Sqrt:
-		vecSqrt(y, x)
-	case Tanh:
-		vecTanh(y, x)
-	case Relu:
-		vecRelu(y, x)
-	case GeluTanh:
-		vecGelu(y, x)
-	case GeluErf:
-		eachShort(y, nil, x, geluErf)
-	case Silu:
-		eachShort(y, nil, x, silu)
-	case Sigmoid:
-		eachShort(y, nil, x, sigmoid)
-	case Softplus:
-		eachShort(y, nil, x, softplus)
-	case Abs:
-		for i, v := range x {
-			y[i] = float32(math.Abs(float64(v)))
-		}
-	case RSqrt:
-		rsqrt(y, x)
-	}
+	n, f := l.Int[0], unaryTable[l.Int[1]].f
+	elementwise(w, n, numbersOf(l, 0, n), numbersOf(l, 1, n), numbers{}, false, func(dst, x, _ []float32, _ int) { f(dst, x) })
 }
 
 var unaryGradKernel = &device.Kernel{Name: "unary_grad", Host: unaryGradHost, CUDA: cudaElements(elementwiseCode, "unary_grad")}
@@ -169,46 +136,8 @@ func UnaryGrad(s device.Stream, op UnaryOp, n int, dx, dy, x Array, accumulate b
 }
 
 func unaryGradHost(l *device.Launch, w *device.Workers) {
-	n, op := l.Int[0], UnaryOp(l.Int[1])
-	elementwise(w, n, numbersOf(l, 0, n), numbersOf(l, 1, n), numbersOf(l, 2, n), l.Int[2] != 0, func(dst, dy, x []float32, _ int) {
-		var buf [pieceLen]float32
-		unaryGrad(op, dst, dy, x, &buf)
-	})
-}
-
-func unaryGrad(op UnaryOp, dx, dy, x []float32, buf *[pieceLen]float32) {
-	switch op {
-	case Neg:
-		vecScale(dx, dy, -1)
-	case Exp:
-		expShift(buf[:len(x)], x, 0)
-		vecMul(dx, dy, buf[:len(x)])
-	case Log:
-		vecDiv(dx, dy, x)
-	case Sqrt:
-		root := buf[:len(x)]
-		vecSqrt(root, x)
-		vecAdd(root, root, root)
-		vecDiv(dx, dy, root)
-	case Tanh:
-		vecTanhGrad(dx, dy, x)
-	case Relu:
-		vecReluGrad(dx, dy, x)
-	case GeluTanh:
-		vecGeluGrad(dx, dy, x)
-	case GeluErf:
-		eachShort(dx, dy, x, geluErfGrad)
-	case Silu:
-		eachShort(dx, dy, x, siluGrad)
-	case Sigmoid:
-		eachShort(dx, dy, x, sigmoidGrad)
-	case Softplus:
-		eachShort(dx, dy, x, softplusGrad)
-	case Abs:
-		absGrad(dx, dy, x)
-	case RSqrt:
-		rsqrtGrad(dx, dy, x, buf[:len(x)])
-	}
+	n, grad := l.Int[0], unaryTable[l.Int[1]].grad
+	elementwise(w, n, numbersOf(l, 0, n), numbersOf(l, 1, n), numbersOf(l, 2, n), l.Int[2] != 0, func(dst, dy, x []float32, _ int) { grad(dst, dy, x) })
 }
 
 var binaryKernel = &device.Kernel{Name: "binary", Host: binaryHost, CUDA: cudaNest("binary", 3)}
@@ -238,15 +167,15 @@ func binaryHost(l *device.Launch, w *device.Workers) {
 		var bufA, bufB [pieceLen]float32
 		room := loans{w: w}
 		defer room.release()
-		win := room.window(y, pieceLen)
+		to := room.result(y, pieceLen, false)
 		c := n.at(lo)
 		for ; lo < hi; lo++ {
 			at := c.row*n.rowLen() + c.lo
-			dst := win.room(at, c.len())
+			dst := to.room(at, c.len())
 			binary(op, dst,
 				a.dense(bufA[:], c.start(0), stepA, len(dst)),
 				b.dense(bufB[:], c.start(1), stepB, len(dst)))
-			win.store(at, dst)
+			to.store(at, dst)
 			c.next()
 		}
 	})

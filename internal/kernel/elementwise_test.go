@@ -186,7 +186,7 @@ func TestSpecialValues(t *testing.T) {
 				for i := range x {
 					x[i] = s.x
 				}
-				unary(s.op, y, x)
+				unaryTable[s.op].f(y, x)
 				for i := range y {
 					if math.Abs(float64(y[i]-s.y)) > 1e-6*math.Abs(float64(s.y)) || y[i] != y[i] != (s.y != s.y) {
 						t.Errorf("operation %d of %v is %v, want %v", s.op, s.x, y[i], s.y)

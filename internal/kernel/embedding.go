@@ -40,9 +40,9 @@ func embeddingHost(l *device.Launch, ws *device.Workers) {
 	ws.For(n, rowsPerChunk(cols), func(lo, hi int) {
 		room := loans{w: ws}
 		defer room.release()
-		win := room.window(y, cols)
+		to := room.result(y, cols, false)
 		for i := lo; i < hi; i++ {
-			dst, row := win.room(i*cols, cols), int(index[i])
+			dst, row := to.room(i*cols, cols), int(index[i])
 			switch at := row - t.First; {
 			case row < 0 || row >= t.All:
 				vecFill(dst, nan)
@@ -51,7 +51,7 @@ func embeddingHost(l *device.Launch, ws *device.Workers) {
 			default:
 				w.read(dst, at*cols, 1)
 			}
-			win.store(i*cols, dst)
+			to.store(i*cols, dst)
 		}
 	})
 }

@@ -324,7 +324,7 @@ func packedOps(tables *keeper) (ops []halfOp) {
 		targets[i] = int32(i*i%300) - 1
 	}
 	classes, index := tables.int32s(targets...), tables.int32s(tokens...)
-	for _, cols := range []int{64, 768, 1000, 1600} {
+	for _, cols := range []int{64, 768, 1000, 1600, 4088} {
 		n := rows * cols
 		for _, acc := range []bool{false, true} {
 			ops = append(ops, halfOp{fmt.Sprint("LayerNormGrad of ", cols), []int{n, n}, []int{n, cols, cols, rows, rows, cols}, func(s device.Stream, f, w []Array) {
@@ -348,9 +348,12 @@ func packedOps(tables *keeper) (ops []halfOp) {
 	}
 	for _, smoothing := range []float32{0, 0.1} {
 		p := CrossEntropyParams{Ignore: -1, Smoothing: smoothing}
-		for _, r := range []LogitRows{{rows, 333, 336, 2, rows + 3, LogitPart{}}, {rows, 5001, 5008, 0, rows + 3, LogitPart{}}} {
+		// The last are too long for a block to hold one.
+		for _, r := range []LogitRows{{rows, 333, 352, 2, rows + 3, LogitPart{}}, {rows, 5001, 5008, 0, rows + 3, LogitPart{}}, {3, 60001, 60008, 5, rows + 3, LogitPart{}}} {
 			ops = append(ops, halfOp{fmt.Sprint("CrossEntropyOver of ", r), []int{r.Rows * r.Stride}, []int{1, 1}, func(s device.Stream, f, w []Array) {
 				CrossEntropyOver(s, r, w[0], w[1], f[0], classes, p)
+			}}, halfOp{fmt.Sprint("CrossEntropyOver without a gradient of ", r), []int{r.Rows * r.Stride}, []int{1}, func(s device.Stream, f, w []Array) {
+				CrossEntropyOver(s, r, w[0], none, f[0], classes, p)
 			}})
 			if smoothing == 0 {
 				ops = append(ops, halfOp{fmt.Sprint("RowSums of ", r), []int{r.Rows * r.Stride}, []int{2 * r.Rows}, func(s device.Stream, f, w []Array) {
@@ -373,6 +376,10 @@ func packedOps(tables *keeper) (ops []halfOp) {
 		p := pool
 		p.X = f[2]
 		MaxPoolGrad(s, p, f[0], f[1], true)
+	}}, halfOp{"Binary in packs", []int{8000, 8000, 800}, nil, func(s device.Stream, f, _ []Array) {
+		shape, dense, row := []int{10, 800}, []int{800, 1}, []int{0, 1}
+		Binary(s, Sub, shape, f[0], View{f[1], dense}, View{f[2], row})
+		Binary(s, Div, shape, f[0], View{f[0], dense}, View{f[1], dense})
 	}}, halfOp{"Dropout in packs", []int{8000, 8000}, nil, func(s device.Stream, f, _ []Array) { Dropout(s, 4, 8000, f[0], f[1], 0.3, 7, true) }})
 	return append(ops, halfOp{"EmbeddingGrad of many", []int{20 * 264, 9000 * 264}, nil, func(s device.Stream, f, _ []Array) {
 		EmbeddingGrad(s, 9000, 264, WholeTable(20), f[0], f[1], index)

@@ -64,6 +64,7 @@ func halfOps(mem *keeper) []halfOp {
 		{"Binary", []int{n, n, cols}, nil, func(s device.Stream, f, _ []Array) {
 			Binary(s, Mul, shape, f[0], View{f[1], turned}, View{f[2], row})
 		}},
+		{"Combine", []int{n, n, n}, nil, func(s device.Stream, f, _ []Array) { Combine(s, CombineMean, n, f[0], f[1], f[2]) }},
 		{"Dropout", []int{n, n}, nil, func(s device.Stream, f, _ []Array) { Dropout(s, 0, n, f[0], f[1], 0.3, 7, true) }},
 		{"Softmax", []int{n, n}, nil, func(s device.Stream, f, _ []Array) { Softmax(s, rows, cols, f[0], f[1]) }},
 		{"LogSoftmax", []int{n, n}, nil, func(s device.Stream, f, _ []Array) { LogSoftmax(s, rows, cols, f[0], f[1]) }},

@@ -21,5 +21,6 @@ func All() []*device.Kernel {
 		embeddingKernel, embeddingGradKernel,
 		adamWKernel, updateKernel, sumSquaresKernel, clipScaleKernel,
 		pack8Kernel, unpack8Kernel,
+		combineKernel,
 	}
 }

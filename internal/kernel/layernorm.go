@@ -40,7 +40,7 @@ func layerNormHost(l *device.Launch, w *device.Workers) {
 	defer freeBeta()
 	gamma, freeGamma := vector(w, l, 4, cols)
 	defer freeGamma()
-	eachRow(w, rows, cols, numbersOf(l, 0, rows*cols), numbersOf(l, 3, rows*cols), numbers{}, func(r int, y, row, _ []float32) {
+	eachRow(w, rows, cols, numbersOf(l, 0, rows*cols), numbersOf(l, 3, rows*cols), numbers{}, false, func(r int, y, row, _ []float32) {
 		if l.Ptr[1] != 0 {
 			mean[r] = meanOf(row)
 		}
@@ -91,7 +91,7 @@ func addLayerNormHost(l *device.Launch, w *device.Workers) {
 	tokens, first, whole := l.Int[4], l.Int[5], l.Int[6]
 	d := newDropout(p, uint64(uint32(l.Int[2]))<<32|uint64(uint32(l.Int[3])))
 	n := rows * cols
-	eachRow(w, rows, cols, numbersOf(l, 3, n), numbersOf(l, 6, n), numbersOf(l, 7, n), func(r int, sum, x, a []float32) {
+	eachRow(w, rows, cols, numbersOf(l, 3, n), numbersOf(l, 6, n), numbersOf(l, 7, n), false, func(r int, sum, x, a []float32) {
 		if p > 0 {
 			d.apply(sum, a, uint64((r/tokens*whole+first+r%tokens)*cols))
 			a = sum
@@ -142,7 +142,7 @@ func layerNormApplyHost(l *device.Launch, w *device.Workers) {
 	defer freeBeta()
 	gamma, freeGamma := vector(w, l, 4, cols)
 	defer freeGamma()
-	eachRow(w, rows, cols, numbersOf(l, 0, rows*cols), numbersOf(l, 3, rows*cols), numbers{}, func(r int, y, x, _ []float32) {
+	eachRow(w, rows, cols, numbersOf(l, 0, rows*cols), numbersOf(l, 3, rows*cols), numbers{}, false, func(r int, y, x, _ []float32) {
 		vecNorm(y, x, gamma, beta, mean[r], rstd[r])
 	})
 }
@@ -228,29 +228,21 @@ func layerNormGradHost(l *device.Launch, w *device.Workers) {
 func (j *normGrad) part(lo, hi int) {
 	room := loans{w: j.w}
 	defer room.release()
-	winX, winDY, winDX := room.window(j.x, j.cols), room.window(j.dy, j.cols), room.window(j.dx, j.cols)
-	var sums, sum []float32
+	winX, winDY, to := room.window(j.x, j.cols), room.window(j.dy, j.cols), room.result(j.dx, j.cols, j.accumulate)
+	var sums []float32
 	if j.work != nil {
 		sums = j.work[lo/j.grain*2*j.cols:][:2*j.cols]
 		clear(sums)
 	}
-	if j.accumulate {
-		sum = room.floats(j.cols)
-	}
 	for r := lo; r < hi; r++ {
-		dy, x := winDY.load(r*j.cols, j.cols), winX.load(r*j.cols, j.cols)
+		at := r * j.cols
+		dy, x := winDY.load(at, j.cols), winX.load(at, j.cols)
 		if sums != nil {
 			addNormParams(sums[:j.cols], sums[j.cols:], dy, x, j.mean[r], j.rstd[r])
 		}
-		switch {
-		case !winDX.given():
-		case j.accumulate:
-			j.row(sum, dy, x, j.mean[r], j.rstd[r])
-			j.dx.write(r*j.cols, 1, sum, true)
-		default:
-			dx := winDX.room(r*j.cols, j.cols)
+		if dx := to.room(at, j.cols); dx != nil {
 			j.row(dx, dy, x, j.mean[r], j.rstd[r])
-			winDX.store(r*j.cols, dx)
+			to.store(at, dx)
 		}
 	}
 }

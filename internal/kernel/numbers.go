@@ -6,10 +6,10 @@ import "github.com/headroom-go/headroom/device"
 //
 // Vector functions and tiles know float32 alone. A kernel sees an operand of
 // any type (numbers) through a window: load gives some of its elements as
-// float32, room gives the place to compute new ones, store puts them where they
-// belong. Of a float32 operand the window shows the memory itself, and store
-// has nothing to do; of a 16-bit one it holds a copy in scratch memory, of a
-// piece or of a row at a time.
+// float32. What it computes goes through a result: room gives the place for new
+// elements, store puts them where they belong, or adds them there. Of a float32
+// operand both show the memory itself, and store has nothing to do; of a 16-bit
+// one, and of sums, they hold a piece or a row at a time in scratch memory.
 
 // numbers is a floating-point operand on the host.
 type numbers struct {
@@ -148,21 +148,46 @@ func (l *loans) window(a numbers, n int) window {
 	return w
 }
 
-// load gives n elements from i on.
-func (w *window) load(i, n int) []float32 { return w.dense(w.buf, i, 1, n) }
-
-// room gives the place of n elements from i on, content undefined.
-func (w *window) room(i, n int) []float32 {
-	if w.half() {
-		return w.buf[:n]
+// load gives n elements from i on; nil where there is no operand.
+func (w *window) load(i, n int) []float32 {
+	if !w.given() {
+		return nil
 	}
-	return w.f[i : i+n]
+	return w.dense(w.buf, i, 1, n)
+}
+
+// result takes elements that are computed, up to so many at a time.
+type result struct {
+	numbers
+	accumulate bool
+	buf        []float32 // room for what is rounded or added; nil: the elements themselves
+}
+
+// result gives one for n elements.
+func (l *loans) result(y numbers, n int, accumulate bool) result {
+	r := result{numbers: y, accumulate: accumulate}
+	if y.given() && (accumulate || y.half()) {
+		r.buf = l.floats(n)
+	}
+	return r
+}
+
+// room gives the place of n elements from i on, content undefined; nil where
+// there is no operand.
+func (r *result) room(i, n int) []float32 {
+	switch {
+	case !r.given():
+		return nil
+	case r.buf != nil:
+		return r.buf[:n]
+	}
+	return r.f[i : i+n]
 }
 
 // store puts what room gave, with its content, where it belongs.
-func (w *window) store(i int, x []float32) {
-	if w.half() {
-		narrow(w.t, w.h[i:i+len(x)], x)
+func (r *result) store(i int, x []float32) {
+	if r.buf != nil {
+		r.write(i, 1, x, r.accumulate)
 	}
 }
 
@@ -189,71 +214,29 @@ func elementwise(w *device.Workers, n int, y, a, b numbers, accumulate bool, f f
 	w.For(n, chunk, func(lo, hi int) {
 		room := loans{w: w}
 		defer room.release()
-		winY, winA, winB := room.window(y, pieceLen), room.window(a, pieceLen), room.window(b, pieceLen)
-		var sum []float32
-		if accumulate {
-			sum = room.floats(pieceLen)
-		}
+		to, winA, winB := room.result(y, pieceLen, accumulate), room.window(a, pieceLen), room.window(b, pieceLen)
 		for ; lo < hi; lo += pieceLen {
 			size := min(pieceLen, hi-lo)
-			var x [2][]float32
-			for i, win := range [...]*window{&winA, &winB} {
-				if win.given() {
-					x[i] = win.load(lo, size)
-				}
-			}
-			if accumulate {
-				f(sum[:size], x[0], x[1], lo)
-				y.write(lo, 1, sum[:size], true)
-				continue
-			}
-			dst := winY.room(lo, size)
-			f(dst, x[0], x[1], lo)
-			winY.store(lo, dst)
+			dst := to.room(lo, size)
+			f(dst, winA.load(lo, size), winB.load(lo, size), lo)
+			to.store(lo, dst)
 		}
 	})
 }
 
 // eachRow runs f on the rows of operands of rows × cols elements, shared out to
 // threads: f sets row r of y from those of a and b (nil where there is no such
-// operand; y may lack, too).
-func eachRow(w *device.Workers, rows, cols int, y, a, b numbers, f func(r int, y, a, b []float32)) {
+// operand; y may lack, too), or what it sets is added to y.
+func eachRow(w *device.Workers, rows, cols int, y, a, b numbers, accumulate bool, f func(r int, y, a, b []float32)) {
 	w.For(rows, rowsPerChunk(cols), func(lo, hi int) {
 		room := loans{w: w}
 		defer room.release()
-		winY, winA, winB := room.window(y, cols), room.window(a, cols), room.window(b, cols)
+		to, winA, winB := room.result(y, cols, accumulate), room.window(a, cols), room.window(b, cols)
 		for r := lo; r < hi; r++ {
-			var to, x1, x2 []float32
-			if winA.given() {
-				x1 = winA.load(r*cols, cols)
-			}
-			if winB.given() {
-				x2 = winB.load(r*cols, cols)
-			}
-			if !winY.given() {
-				f(r, nil, x1, x2)
-				continue
-			}
-			to = winY.room(r*cols, cols)
-			f(r, to, x1, x2)
-			winY.store(r*cols, to)
-		}
-	})
-}
-
-// addRows is eachRow where what f sets may be added to y.
-func addRows(w *device.Workers, rows, cols int, y, a, b numbers, accumulate bool, f func(y, a, b []float32)) {
-	if !accumulate {
-		eachRow(w, rows, cols, y, a, b, func(_ int, y, a, b []float32) { f(y, a, b) })
-		return
-	}
-	w.For(rows, rowsPerChunk(cols), func(lo, hi int) {
-		room := loans{w: w}
-		defer room.release()
-		winA, winB, sum := room.window(a, cols), room.window(b, cols), room.floats(cols)
-		for r := lo; r < hi; r++ {
-			f(sum, winA.load(r*cols, cols), winB.load(r*cols, cols))
-			y.write(r*cols, 1, sum, true)
+			at := r * cols
+			dst := to.room(at, cols)
+			f(r, dst, winA.load(at, cols), winB.load(at, cols))
+			to.store(at, dst)
 		}
 	})
 }

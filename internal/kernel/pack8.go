@@ -6,23 +6,24 @@ import (
 	"github.com/headroom-go/headroom/device"
 )
 
-// Numbers in 8 bits: blocks of Pack8Block elements, each with one float32, the
+// Numbers in 8 bits: blocks of pack8Block elements, each with one float32, the
 // scale. A block with the greatest absolute value m is held as round(x·127/m),
 // and read as that · m/127 (Dettmers et al., "8-bit Optimizers via Block-wise
 // Quantization", 2022, with linear steps).
 //
-//	|read − x| ≤ m/254 · (1 + 2⁻²⁰) + 2⁻¹⁴²
+//	|read − x| ≤ m/254 · (1 + 2⁻¹⁵) + 2⁻¹⁴²
 //
-// The last term is for numbers of which float32 itself has few bits left. A
-// block that holds an infinity or no number is read as no numbers.
+// The 2⁻¹⁵ is the rounding of what is read, up to m · 2⁻²⁴, and the last term is
+// for numbers of which float32 itself has few bits left. A block that holds an
+// infinity or no number is read as no numbers.
 //
 // In memory the scales come first, then one byte for each element.
 
-// Pack8Block is the number of elements that share a scale.
-const Pack8Block = 64
+// pack8Block is the number of elements that share a scale.
+const pack8Block = 64
 
 // Pack8Bytes is the size of n elements packed.
-func Pack8Bytes(n int) int { return 4*blocks(n, Pack8Block) + n }
+func Pack8Bytes(n int) int { return 4*blocks(n, pack8Block) + n }
 
 var (
 	pack8Kernel   = &device.Kernel{Name: "pack8", Host: pack8Host, CUDA: cudaPack8}
@@ -45,7 +46,7 @@ func launchPack8(s device.Stream, k *device.Kernel, n int, dst, src Array) {
 
 // packed gives the scales and the bytes of n elements at p.
 func packed(p device.Ptr, n int) (scales []float32, bytes []byte) {
-	scaled := blocks(n, Pack8Block)
+	scaled := blocks(n, pack8Block)
 	return device.Float32s(p, scaled), device.Bytes(p+device.Ptr(4*scaled), n)
 }
 
@@ -53,9 +54,9 @@ func pack8Host(l *device.Launch, w *device.Workers) {
 	n := l.Int[0]
 	scales, bytes := packed(l.Ptr[0], n)
 	x := device.Float32s(l.Ptr[1], n)
-	w.For(len(scales), chunk/Pack8Block, func(lo, hi int) {
+	w.For(len(scales), chunk/pack8Block, func(lo, hi int) {
 		for b := lo; b < hi; b++ {
-			from, to := b*Pack8Block, min(n, (b+1)*Pack8Block)
+			from, to := b*pack8Block, min(n, (b+1)*pack8Block)
 			scales[b] = pack8(bytes[from:to], x[from:to])
 		}
 	})
@@ -87,9 +88,9 @@ func unpack8Host(l *device.Launch, w *device.Workers) {
 	n := l.Int[0]
 	y := device.Float32s(l.Ptr[0], n)
 	scales, bytes := packed(l.Ptr[1], n)
-	w.For(len(scales), chunk/Pack8Block, func(lo, hi int) {
+	w.For(len(scales), chunk/pack8Block, func(lo, hi int) {
 		for b := lo; b < hi; b++ {
-			for i := b * Pack8Block; i < min(n, (b+1)*Pack8Block); i++ {
+			for i := b * pack8Block; i < min(n, (b+1)*pack8Block); i++ {
 				y[i] = float32(int8(bytes[i])) * scales[b]
 			}
 		}

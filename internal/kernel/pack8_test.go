@@ -28,8 +28,8 @@ func TestPack8(t *testing.T) {
 			x[r.IntN(n)] = []float32{float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()), 0, math.MaxFloat32}[r.IntN(5)]
 		}
 		packed, y := throughPack8(t, x)
-		for from := 0; from < n; from += Pack8Block {
-			to := min(n, from+Pack8Block)
+		for from := 0; from < n; from += pack8Block {
+			to := min(n, from+pack8Block)
 			checkPack8(t, x[from:to], y[from:to])
 		}
 		comparePacked(t, packed, x)
@@ -39,10 +39,10 @@ func TestPack8(t *testing.T) {
 // comparePacked compares packed numbers with what the host packs block by block.
 func comparePacked(t *testing.T, packed, x []float32) {
 	t.Helper()
-	scaled := blocks(len(x), Pack8Block)
+	scaled := blocks(len(x), pack8Block)
 	data := device.BytesOf(packed)[4*scaled:]
 	for b := range scaled {
-		from, to := b*Pack8Block, min(len(x), (b+1)*Pack8Block)
+		from, to := b*pack8Block, min(len(x), (b+1)*pack8Block)
 		want := make([]byte, to-from)
 		scale := pack8(want, x[from:to])
 		if got := packed[b]; !(got == scale || got != got && scale != scale) || !bytes.Equal(data[from:to], want) {
@@ -79,7 +79,7 @@ func checkPack8(t *testing.T, x, y []float32) {
 			if !math.IsNaN(got) {
 				t.Fatalf("%v in a block with %v is read as %v", v, most, got)
 			}
-		case !(math.Abs(got-float64(v)) <= most/254*(1+0x1p-20)+0x1p-142):
+		case !(math.Abs(got-float64(v)) <= most/254*(1+0x1p-15)+0x1p-142):
 			t.Fatalf("%v in a block up to %v is read as %v", v, most, got)
 		}
 	}

@@ -111,21 +111,17 @@ func (p *Pool) run(w *device.Workers, sizes [3]int, to, a, b numbers, accumulate
 	w.For(p.Planes, rowsPerChunk(p.H*p.W*p.Channels), func(lo, hi int) {
 		room := loans{w: w}
 		defer room.release()
-		winTo, winA, winB := room.window(to, sizes[0]), room.window(a, sizes[1]), room.window(b, sizes[2])
+		out, winA, winB := room.result(to, sizes[0], false), room.window(a, sizes[1]), room.window(b, sizes[2])
 		for plane := lo; plane < hi; plane++ {
 			at := plane * sizes[0]
-			dst := winTo.room(at, sizes[0])
+			dst := out.room(at, sizes[0])
 			if !accumulate {
 				clear(dst)
-			} else if winTo.half() {
-				dst = winTo.load(at, sizes[0])
+			} else if out.half() {
+				out.read(dst, at, 1)
 			}
-			var other []float32
-			if winB.given() {
-				other = winB.load(plane*sizes[2], sizes[2])
-			}
-			f(dst, winA.load(plane*sizes[1], sizes[1]), other)
-			winTo.store(at, dst)
+			f(dst, winA.load(plane*sizes[1], sizes[1]), winB.load(plane*sizes[2], sizes[2]))
+			out.store(at, dst)
 		}
 	})
 }

@@ -74,7 +74,7 @@ func TopK(s device.Stream, rows, cols, k int, y, index, x Array) {
 func topKHost(l *device.Launch, w *device.Workers) {
 	rows, cols, k := l.Int[0], l.Int[1], l.Int[2]
 	y, index := numbersOf(l, 0, rows*k), device.Int32s(l.Ptr[1], rows*k)
-	eachRow(w, rows, cols, numbers{}, numbersOf(l, 2, rows*cols), numbers{}, func(r int, _, x, _ []float32) {
+	eachRow(w, rows, cols, numbers{}, numbersOf(l, 2, rows*cols), numbers{}, false, func(r int, _, x, _ []float32) {
 		topK(&y, r*k, index[r*k:][:k], x)
 	})
 }

@@ -16,7 +16,7 @@ func Softmax(s device.Stream, rows, cols int, y, x Array) {
 
 func softmaxHost(l *device.Launch, w *device.Workers) {
 	rows, cols := l.Int[0], l.Int[1]
-	eachRow(w, rows, cols, numbersOf(l, 0, rows*cols), numbersOf(l, 1, rows*cols), numbers{}, func(_ int, to, from, _ []float32) {
+	eachRow(w, rows, cols, numbersOf(l, 0, rows*cols), numbersOf(l, 1, rows*cols), numbers{}, false, func(_ int, to, from, _ []float32) {
 		vecScale(to, to, 1/expShift(to, from, maxOf(from)))
 	})
 }
@@ -37,10 +37,10 @@ func SoftmaxGrad(s device.Stream, rows, cols int, dx, dy, y Array, accumulate bo
 func softmaxGradHost(l *device.Launch, w *device.Workers) {
 	rows, cols := l.Int[0], l.Int[1]
 	n := rows * cols
-	addRows(w, rows, cols, numbersOf(l, 0, n), numbersOf(l, 1, n), numbersOf(l, 2, n), l.Int[2] != 0, softmaxGradRow)
+	eachRow(w, rows, cols, numbersOf(l, 0, n), numbersOf(l, 1, n), numbersOf(l, 2, n), l.Int[2] != 0, softmaxGradRow)
 }
 
-func softmaxGradRow(dx, dy, y []float32) { vecSoftmaxGrad(dx, dy, y, dotOf(dy, y)) }
+func softmaxGradRow(_ int, dx, dy, y []float32) { vecSoftmaxGrad(dx, dy, y, dotOf(dy, y)) }
 
 var logSoftmaxKernel = &device.Kernel{Name: "log_softmax", Host: logSoftmaxHost, CUDA: cudaRows(rowsCode, "log_softmax")}
 
@@ -55,7 +55,7 @@ func LogSoftmax(s device.Stream, rows, cols int, y, x Array) {
 
 func logSoftmaxHost(l *device.Launch, w *device.Workers) {
 	rows, cols := l.Int[0], l.Int[1]
-	eachRow(w, rows, cols, numbersOf(l, 0, rows*cols), numbersOf(l, 1, rows*cols), numbers{}, func(_ int, to, from, _ []float32) {
+	eachRow(w, rows, cols, numbersOf(l, 0, rows*cols), numbersOf(l, 1, rows*cols), numbers{}, false, func(_ int, to, from, _ []float32) {
 		top, logSum := logSumExp(from)
 		for i, v := range from {
 			to[i] = float32(float64(v) - top - logSum)
@@ -79,10 +79,10 @@ func LogSoftmaxGrad(s device.Stream, rows, cols int, dx, dy, y Array, accumulate
 func logSoftmaxGradHost(l *device.Launch, w *device.Workers) {
 	rows, cols := l.Int[0], l.Int[1]
 	n := rows * cols
-	addRows(w, rows, cols, numbersOf(l, 0, n), numbersOf(l, 1, n), numbersOf(l, 2, n), l.Int[2] != 0, logSoftmaxGradRow)
+	eachRow(w, rows, cols, numbersOf(l, 0, n), numbersOf(l, 1, n), numbersOf(l, 2, n), l.Int[2] != 0, logSoftmaxGradRow)
 }
 
-func logSoftmaxGradRow(dx, dy, y []float32) {
+func logSoftmaxGradRow(_ int, dx, dy, y []float32) {
 	var buf [pieceLen]float32
 	var sum float64
 	for lo := 0; lo < len(dy); lo += pieceLen {

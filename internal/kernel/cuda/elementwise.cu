@@ -235,22 +235,24 @@ KERNEL(256) copy(Launch l) {
 	small ? copyNest<1, u32>(l) : copyNest<1, u64>(l);
 }
 
-template <int K, class I, class F> DEV void binaryNest(const Launch &l, F f) {
-	Array y(l, 0), x(l, 1), z(l, 2);
+template <int K, class I, class T, class F> DEV void binaryNest(const Launch &l, T y, T x, T z, F f) {
 	for (i64 i = globalThread(); i < l.n[21]; i += globalThreads()) {
 		i64 p, q;
 		offsets<I>(l, i, p, q);
-		Pack<float, K> a = x.load<K>(p * K), b = z.load<K>(q * K);
+		Pack<float, K> a = x.template load<K>(p * K), b = z.template load<K>(q * K);
 	UNROLL
 		for (int k = 0; k < K; k++) a.v[k] = f(a.v[k], b.v[k]);
-		y.store<K>(i * K, a);
+		y.template store<K>(i * K, a);
 	}
 }
 
 template <class F> DEV void nested(const Launch &l, F f) {
-	bool small = l.n[21] < 1ll << 31;
-	if (l.n[20] == 8) return small ? binaryNest<8, u32>(l, f) : binaryNest<8, u64>(l, f);
-	small ? binaryNest<1, u32>(l, f) : binaryNest<1, u64>(l, f);
+	Array y(l, 0), x(l, 1), z(l, 2);
+	bool small = l.n[21] < 1ll << 31, packs = l.n[20] == 8;
+	if (small && packs && y.type == BF16 && x.type == BF16 && z.type == BF16)
+		return binaryNest<8, u32>(l, y.as<BF16>(), x.as<BF16>(), z.as<BF16>(), f);
+	if (packs) return small ? binaryNest<8, u32>(l, y, x, z, f) : binaryNest<8, u64>(l, y, x, z, f);
+	small ? binaryNest<1, u32>(l, y, x, z, f) : binaryNest<1, u64>(l, y, x, z, f);
 }
 
 // n[19] is the operation; packs are as for copy.

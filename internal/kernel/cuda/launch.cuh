@@ -208,6 +208,20 @@ DEV float blockSum(float x, float *room) {
 	return sum;
 }
 
+// sumOf adds up f(i) for every step-th i from first on, below n. Eight are loaded
+// at a time: the next of a loop of additions would wait for the one before.
+template <class F> DEV float sumOf(i64 first, i64 n, i64 step, F f) {
+	float sum = 0;
+	for (; first < n; first += 8 * step) {
+		float x[8];
+	UNROLL
+		for (int k = 0; k < 8; k++) x[k] = f(first + k * step < n ? first + k * step : first);
+	UNROLL
+		for (int k = 0; k < 8; k++) sum += first + k * step < n ? x[k] : 0;
+	}
+	return sum;
+}
+
 DEV float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 DEV float absOf(float x) { return __builtin_fabsf(x); }
 

@@ -88,22 +88,25 @@ KERNEL(256) sum_columns(Launch l) {
 }
 
 // dense_columns: the sums of the columns of a matrix whose rows begin at
-// multiples of 16 bytes. A block has a part of the rows of 256 columns, each of
-// its warps every eighth of them. n[6] is the number of columns, n[11] the
-// distance of rows.
+// multiples of 16 bytes. A block has a part of the rows of 256 columns, n[3] parts
+// of n[7] rows each but perhaps the last, and each of its warps every eighth of
+// them, four at a time. n[6] is the number of columns, n[11] the distance of rows.
 template <class X> DEV void denseColumns(const Launch &l, X src) {
 	SHARED float room[8][256];
 	int lane = threadX() % 32, warp = threadX() / 32;
 	i64 cols = l.n[6], c = (i64)blockX() * 256 + 8 * lane, part = blockY();
+	i64 end = part + 1 < l.n[3] ? l.n[7] * (part + 1) : l.n[5];
 	Pack<float, 8> sum = {};
-	if (c < cols) {
-#pragma unroll 4
-		for (i64 r = partStart(l, part) + warp; r < partStart(l, part + 1); r += 8) {
-			Pack<float, 8> x = src.template load<8>(r * l.n[11] + c);
+	if (c < cols)
+		for (i64 r = l.n[7] * part + warp; r < end; r += 32) {
+			Pack<float, 8> x[4];
 		UNROLL
-			for (int k = 0; k < 8; k++) sum.v[k] += x.v[k];
+			for (int j = 0; j < 4; j++) x[j] = src.template load<8>((r + 8 * j < end ? r + 8 * j : r) * l.n[11] + c);
+		UNROLL
+			for (int j = 0; j < 4; j++)
+			UNROLL
+				for (int k = 0; k < 8; k++) sum.v[k] += r + 8 * j < end ? x[j].v[k] : 0;
 		}
-	}
 	store<8>(&room[warp][8 * lane], sum);
 	barrier();
 	c = (i64)blockX() * 256 + threadX();
@@ -113,27 +116,25 @@ template <class X> DEV void denseColumns(const Launch &l, X src) {
 	putSum(l, (u32)c, part, c, all);
 }
 
-KERNEL(256) dense_columns(Launch l) {
+KERNEL(256, 4) dense_columns(Launch l) {
 	Array src(l, 1);
 	if (src.type == BF16) return denseColumns(l, src.as<BF16>());
 	denseColumns(l, src);
 }
 
 // column_fold adds up the parts of dense_columns: a block for 32 columns, each
-// warp every eighth part.
-KERNEL(256) column_fold(Launch l) {
-	SHARED float room[8][32];
+// warp every 32nd part.
+KERNEL(1024) column_fold(Launch l) {
+	SHARED float room[32][32];
 	int lane = threadX() % 32, warp = threadX() / 32;
 	i64 cols = l.n[4], c = (i64)blockX() * 32 + lane;
 	const float *work = at<float>(l.ptr[2]) + c;
-	float sum = 0;
-	if (c < cols)
-		for (i64 p = warp; p < l.n[3]; p += 8) sum += work[p * cols];
-	room[warp][lane] = sum;
+	room[warp][lane] = c < cols ? sumOf(warp, l.n[3], 32, [=](i64 p) { return work[p * cols]; }) : 0;
 	barrier();
 	if (warp > 0 || c >= cols) return;
-	sum = 0;
-	for (int i = 0; i < 8; i++) sum += room[i][lane];
+	float sum = 0;
+UNROLL
+	for (int i = 0; i < 32; i++) sum += room[i][lane];
 	Array(l, 0).put(c, sum, l.n[2]);
 }
 
@@ -143,9 +144,7 @@ KERNEL(256) sum_fold(Launch l) {
 	if (result >= l.n[4]) return;
 	resultAt(l, (u32)result, to, from);
 	const float *work = at<float>(l.ptr[2]) + result;
-	float sum = 0;
-	for (i64 p = threadX() % 32; p < l.n[3]; p += 32) sum += work[p * l.n[4]];
-	sum = warpSum(sum);
+	float sum = warpSum(sumOf(threadX() % 32, l.n[3], 32, [=](i64 p) { return work[p * l.n[4]]; }));
 	if (threadX() % 32) return;
 	Array(l, 0).put(to, sum, l.n[2]);
 }

@@ -197,18 +197,14 @@ template <class DX, class DY, class X, class G> struct NormGrad {
 		: dx(dx.from(row * l.n[1])), dy(dy.from(row * l.n[1])), x(x.from(row * l.n[1])), gamma(gamma), cols(l.n[1]),
 		  mean(l.ptr[5] ? at<float>(l.ptr[5])[row] : 0), rstd(at<float>(l.ptr[6])[row]), centred(l.ptr[5]), add(l.n[2]) {}
 
-	// terms adds those of pack i to the sums of g and g·x̂, and to those of
-	// gamma's and beta's gradients, if there are any.
-	template <int K> DEV void terms(i64 i, float &sumG, float &sumGX, float *toGamma = nullptr, float *toBeta = nullptr) const {
+	// terms adds those of pack i to the sums of g and g·x̂.
+	template <int K> DEV void terms(i64 i, float &sumG, float &sumGX) const {
 		Pack<float, K> a = dy.template load<K>(i), p = x.template load<K>(i), g = gamma.template load<K>(i);
 	UNROLL
 		for (int k = 0; k < K; k++) {
-			float v = a.v[k] * g.v[k], normal = (p.v[k] - mean) * rstd;
+			float v = a.v[k] * g.v[k];
 			sumG += v;
-			sumGX = fma(v, normal, sumGX);
-			if (!toGamma) continue;
-			toGamma[k] = fma(a.v[k], normal, toGamma[k]);
-			toBeta[k] += a.v[k];
+			sumGX = fma(v, (p.v[k] - mean) * rstd, sumGX);
 		}
 	}
 
@@ -240,58 +236,118 @@ KERNEL(256) layer_norm_grad(Launch l) {
 	r.each([&]<int K>(i64 i) { n.template write<K>(i, sumG, sumGX); });
 }
 
-// normGradAll computes all three for rows of up to 256·N elements, a multiple
-// of 8: warps go over rows, and lanes keep sums of their columns. Those of a
-// block go to the workspace ptr[8]: cols for gamma and cols for beta.
-template <int N, class DX, class DY, class X, class G> DEV void normGradAll(const Launch &l, DX dx, DY dy, X x, G gamma) {
-	SHARED float room[8][256];
-	int lane = threadX() % 32, warp = threadX() / 32;
+// Eight are the elements of a pack as they lie in memory. A thread that loads them long
+// before it uses them keeps these: numbers would take more registers, and a conversion
+// would wait for the load.
+template <int type> struct Eight {
+	Pack<u32, type == F32 ? 8 : 4> words = {};
+
+	DEV void load(Typed<type> x, i64 i) { words = ::load<type == F32 ? 8 : 4>(at<u32>(x.from(i).address)); }
+
+	DEV Pack<float, 8> numbers() const {
+		static_assert(type == F32 || type == BF16);
+		Pack<float, 8> x;
+	UNROLL
+		for (int k = 0; k < 8; k++)
+			x.v[k] = __builtin_bit_cast(float, type == F32 ? words.v[k] : k % 2 ? words.v[k / 2] & 0xffff0000 : words.v[k / 2] << 16);
+		return x;
+	}
+};
+
+// NormTerms are what a thread reads of a row, zeros where it reads nothing.
+template <int DX, int DY, int X> struct NormTerms {
+	Eight<DX> sum; // what dx holds, if it is added to
+	Eight<DY> dy;
+	Eight<X> x;
+	float mean = 0, rstd = 0;
+
+	DEV void load(const Launch &l, int row, i64 from) {
+		if (l.n[2] && l.ptr[0]) sum.load({l.ptr[0]}, from);
+		dy.load({l.ptr[3]}, from);
+		x.load({l.ptr[4]}, from);
+		if (l.ptr[5]) mean = at<float>(l.ptr[5])[row];
+		rstd = at<float>(l.ptr[6])[row];
+	}
+};
+
+// NormRoom is what the threads of a block of normGradAll tell each other.
+struct NormRoom {
+	Pack<float, 2> means[2][32]; // of a warp's columns, in turns
+	Pack<float, 8> params[672];
+};
+
+// normGradAll computes all three, in packs. A row belongs to a group of as many warps as
+// it takes for a pack a thread; a block has several groups, which go over rows together.
+// While a row is computed the next one comes. Threads keep the sums of their columns;
+// those of a block go to the workspace ptr[8]: cols for gamma and cols for beta.
+template <int DX, int DY, int X> DEV void normGradAll(const Launch &l, NormRoom &room) {
 	i64 cols = l.n[1];
-	Pack<float, 8> sums[2][N] = {};
-	for (i64 row = globalThread() / 32; row < l.n[0]; row += globalThreads() / 32) {
-		NormGrad n(l, row, dx, dy, x, gamma);
-		float sumG = 0, sumGX = 0;
+	int rows = (int)l.n[0], lane = threadX() % 32, warp = threadX() / 32, wide = ((int)cols + 255) / 256;
+	int group = warp / wide, groups = blockLen() / 32 / wide, i = 8 * (threadX() - 32 * wide * group);
+	int row = blockX() * groups + group, step = gridLen() * groups;
+	i64 from = row * cols + i;
+	bool mine = i < cols;
+	float part = 1.0f / cols;
+	Pack<float, 8> gamma = {}, toGamma = {}, toBeta = {};
+	if (mine) gamma = Array(l, 7).as<F32>().load<8>(i);
+	NormTerms<DX, DY, X> next;
+	if (mine && row < rows) next.load(l, row, from);
+	for (int turn = 0; row - group < rows; row += step, from += step * cols, turn = 1 - turn) {
+		NormTerms<DX, DY, X> now = next;
+		next = {};
+		if (mine && rows - row > step) next.load(l, row + step, from + step * cols);
+		Pack<float, 8> dy = now.dy.numbers(), x = now.x.numbers();
+		Pack<float, 2> mean = {};
 	UNROLL
-		for (int j = 0; j < N; j++) {
-			i64 i = 256 * j + 8 * lane;
-			if (i < cols) n.template terms<8>(i, sumG, sumGX, sums[0][j].v, sums[1][j].v);
+		for (int k = 0; k < 8; k++) {
+			x.v[k] = (x.v[k] - now.mean) * now.rstd;
+			toGamma.v[k] = fma(dy.v[k], x.v[k], toGamma.v[k]);
+			toBeta.v[k] += dy.v[k];
+			dy.v[k] *= gamma.v[k];
+			mean.v[0] += dy.v[k];
+			mean.v[1] = fma(dy.v[k], x.v[k], mean.v[1]);
 		}
-		n.means(sumG, sumGX);
-		if (!dx.given()) continue;
+		mean = {warpSum(mean.v[0]), warpSum(mean.v[1])};
+		if (lane == 0) room.means[turn][warp] = mean;
+		barrier();
+		mean = {};
+		if (lane < wide) mean = room.means[turn][wide * group + lane];
+		mean = {warpSum(mean.v[0]) * part, warpSum(mean.v[1]) * part};
+		if (!l.ptr[5]) mean.v[0] = 0;
+		if (!mine || row >= rows || !l.ptr[0]) continue;
+		Pack<float, 8> sum = now.sum.numbers();
 	UNROLL
-		for (int j = 0; j < N; j++) {
-			i64 i = 256 * j + 8 * lane;
-			if (i < cols) n.template write<8>(i, sumG, sumGX);
-		}
+		for (int k = 0; k < 8; k++) sum.v[k] += now.rstd * (dy.v[k] - mean.v[0] - x.v[k] * mean.v[1]);
+		Array(l, 0).as<DX>().store(from, sum);
 	}
 	float *work = at<float>(l.ptr[8]) + 2 * cols * blockX();
 UNROLL
-	for (int part = 0; part < 2; part++)
-	UNROLL
-		for (int j = 0; j < N; j++) {
-			barrier();
-			store<8>(&room[warp][8 * lane], sums[part][j]);
-			barrier();
-			float sum = 0;
-			for (int i = 0; i < 8; i++) sum += room[i][threadX()];
-			i64 c = 256 * j + threadX();
-			if (c < cols) work[part * cols + c] = sum;
+	for (int params = 0; params < 2; params++) {
+		barrier();
+		room.params[threadX()] = params ? toBeta : toGamma;
+		barrier();
+		if (group > 0 || !mine) continue;
+		Pack<float, 8> sum = {};
+		for (int g = 0; g < groups; g++) {
+			Pack<float, 8> of = load<8>(room.params[threadX() + 32 * wide * g].v);
+		UNROLL
+			for (int k = 0; k < 8; k++) sum.v[k] += of.v[k];
 		}
+		store<8>(work + params * cols + i, sum);
+	}
 }
 
-// normGradTyped picks the types: those of mixed precision, and float32.
-template <int N> DEV void normGradTyped(const Launch &l) {
-	Array dx(l, 0), dy(l, 3), x(l, 4), gamma(l, 7);
-	Typed<F32> to = dx.as<F32>(), g = gamma.as<F32>();
-	if (dx.type == BF16) return normGradAll<N>(l, dx.as<BF16>(), dy.as<BF16>(), x.as<BF16>(), g);
-	if (x.type == F32) return normGradAll<N>(l, to, dy.as<F32>(), x.as<F32>(), g);
-	dy.type == F32 ? normGradAll<N>(l, to, dy.as<F32>(), x.as<BF16>(), g) : normGradAll<N>(l, to, dy.as<BF16>(), x.as<BF16>(), g);
+KERNEL(672, 1) layer_norm_grad_bfloat16(Launch l) {
+	SHARED NormRoom room;
+	normGradAll<BF16, BF16, BF16>(l, room);
 }
 
-KERNEL(256) layer_norm_grad_256(Launch l) { normGradTyped<1>(l); }
-KERNEL(256) layer_norm_grad_768(Launch l) { normGradTyped<3>(l); }
-KERNEL(256) layer_norm_grad_1024(Launch l) { normGradTyped<4>(l); }
-KERNEL(256) layer_norm_grad_1792(Launch l) { normGradTyped<7>(l); }
+// layer_norm_grad_float32 is for float32, and for other types of mixed precision.
+KERNEL(512, 1) layer_norm_grad_float32(Launch l) {
+	SHARED NormRoom room;
+	if (l.type[4] == F32) return normGradAll<F32, F32, F32>(l, room);
+	l.type[3] == F32 ? normGradAll<F32, F32, BF16>(l, room) : normGradAll<F32, BF16, BF16>(l, room);
+}
 
 // The gradients of gamma and beta: a block for each of blockY parts of the rows
 // and 32 columns. Sums go to the workspace ptr[8]: for each part cols for gamma
@@ -318,24 +374,19 @@ KERNEL(256) layer_norm_params(Launch l) {
 	at<float>(l.ptr[8])[(2 * part + warp) * cols + c] = sum;
 }
 
-// layer_norm_fold adds up the parts: a block for 32 columns, each warp every
-// eighth part, first of gamma and then of beta, which may be the same.
-KERNEL(256) layer_norm_fold(Launch l) {
-	SHARED float rooms[2][8][32];
+// layer_norm_fold adds up the parts: a block for 32 columns, of which half the warps have
+// gamma's and half beta's. First gamma is written and then beta, which may be the same.
+KERNEL(1024) layer_norm_fold(Launch l) {
+	SHARED float room[32][32];
 	i64 cols = l.n[1], c = (i64)blockX() * 32 + threadX() % 32;
 	int lane = threadX() % 32, warp = threadX() / 32;
-	float gamma = 0, beta = 0;
-	if (c < cols)
-		for (i64 p = warp; p < l.n[5]; p += 8) {
-			gamma += at<float>(l.ptr[8])[2 * p * cols + c];
-			beta += at<float>(l.ptr[8])[(2 * p + 1) * cols + c];
-		}
-	rooms[0][warp][lane] = gamma;
-	rooms[1][warp][lane] = beta;
+	const float *work = at<float>(l.ptr[8]) + c;
+	room[warp][lane] = c < cols ? sumOf(warp, 2 * l.n[5], 32, [=](i64 p) { return work[p * cols]; }) : 0;
 	barrier();
 	if (warp > 0 || c >= cols) return;
-	gamma = beta = 0;
-	for (int i = 0; i < 8; i++) gamma += rooms[0][i][lane], beta += rooms[1][i][lane];
+	float gamma = 0, beta = 0;
+UNROLL
+	for (int i = 0; i < 32; i += 2) gamma += room[i][lane], beta += room[i + 1][lane];
 	if (l.ptr[1]) Array(l, 1).put(c, gamma, l.n[3]);
 	if (l.ptr[2]) Array(l, 2).put(c, beta, l.n[4]);
 }
@@ -521,18 +572,17 @@ struct Over {
 	i64 row, rows, cols, stride;
 	int target; // its column, or -1 where it is none here
 	bool ignored, wrong;
-	float smoothing;
+	float smoothing, scale; // scale is what the row's gradient is multiplied by
 	const float *sums;
 
 	DEV Over(const Launch &l)
 		: row(blockX()), rows(l.n[0]), cols(l.n[1]), stride(l.n[4]), target(at<int>(l.ptr[3])[l.n[5] + row]), ignored(target == l.n[2]),
-		  wrong(!ignored && (target < 0 || target >= l.n[8])), smoothing(l.f[0]), sums(at<float>(l.ptr[4])) {
+		  wrong(!ignored && (target < 0 || target >= l.n[8])), smoothing(l.f[0]), scale(l.ptr[1] ? Array(l, 1).get(0) / *at<float>(l.ptr[5]) : 0),
+		  sums(at<float>(l.ptr[4])) {
 		i64 here = target - l.n[7];
 		target = ignored || wrong || here < 0 || here >= cols ? -1 : here;
+		if (ignored || wrong) scale = ignored ? 0 : notANumber;
 	}
-
-	// known is the target's logit, if it is here.
-	DEV float known(const Array &x) const { return target < 0 ? 0 : x.get(target); }
 
 	// all gives the sums over all classes, if they are not those of here.
 	DEV bool all(Sums *s) const {
@@ -541,19 +591,16 @@ struct Over {
 	}
 
 	// loss gives the row's to the workspace.
-	DEV void loss(const Launch &l, const Array &x, const Sums &s, float known) const {
+	template <class X> DEV void loss(const Launch &l, X x, const Sums &s) const {
 		SHARED float room[32];
-		float sum = 0, loss = (s.top - known) + logOf(s.sum);
+		float known = target < 0 ? 0 : x.template load<1>(target).v[0], sum = 0, loss = (s.top - known) + logOf(s.sum);
 		if (smoothing > 0) {
-			for (i64 i = threadX(); i < cols; i += blockLen()) sum += x.get(i);
+			for (i64 i = threadX(); i < cols; i += blockLen()) sum += x.template load<1>(i).v[0];
 			loss += smoothing * (known - blockSum(sum, room) / cols);
 		}
 		if (threadX() == 0) at<float>(l.ptr[5])[1 + row] = wrong ? notANumber : target < 0 ? 0 : loss;
 		barrier(); // all have read the logits, whose place the gradient takes
 	}
-
-	// scale is what the row's gradient is multiplied by.
-	DEV float scale(const Launch &l) const { return ignored ? 0 : wrong ? notANumber : Array(l, 1).get(0) / *at<float>(l.ptr[5]); }
 };
 
 KERNEL(512) cross_entropy_over(Launch l) {
@@ -561,16 +608,16 @@ KERNEL(512) cross_entropy_over(Launch l) {
 	Array x = Array(l, 2).from(o.row * o.stride);
 	Sums s;
 	if (!o.all(&s)) s = rowSums(x, o.cols);
-	o.loss(l, x, s, o.known(x));
+	o.loss(l, x, s);
 	if (!l.ptr[1]) return;
-	float lse = s.top + logOf(s.sum), share = o.smoothing / o.cols, scale = o.scale(l);
+	float lse = s.top + logOf(s.sum), share = o.smoothing / o.cols;
 	blockSweep(x, x, o.cols, [&]<int K>(i64 i) {
 		Pack<float, K> p = x.load<K>(i);
 	UNROLL
 		for (int k = 0; k < K; k++) {
 			float g = expBelow(p.v[k] - lse) - share;
 			if (i + k == o.target) g -= 1 - o.smoothing;
-			p.v[k] = o.ignored ? 0 : g * scale;
+			p.v[k] = o.ignored ? 0 : g * o.scale;
 		}
 		x.store<K>(i, p);
 	});
@@ -607,20 +654,17 @@ template <class X> DEV Sums packSums(X x, i64 cols) {
 	return s;
 }
 
-// cross_entropy_packs is cross_entropy_over for bfloat16, of rows in packs.
-KERNEL(512, 3) cross_entropy_packs(Launch l) {
-	Over o(l);
-	Typed<BF16> x = Array(l, 2).as<BF16>().from(o.row * o.stride);
-	Array logits(x.address, BF16);
+// overPacks is cross_entropy_over for bfloat16, of rows in packs, which are read from x.
+template <class X> DEV void overPacks(const Launch &l, const Over &o, Typed<BF16> row, X x) {
 	Sums s;
 	if (!o.all(&s)) s = packSums(x, o.cols);
-	o.loss(l, logits, s, o.known(logits));
+	o.loss(l, x, s);
 	if (!l.ptr[1]) return;
-	float lse = s.top + logOf(s.sum), share = o.smoothing / o.cols, scale = o.scale(l);
+	float lse = s.top + logOf(s.sum), share = o.smoothing / o.cols;
 	for (i64 i = 8 * threadX(); i < o.stride; i += 8 * blockLen()) {
-		Pack<float, 8> p = x.load<8>(i);
+		Pack<float, 8> p = x.template load<8>(i);
 	UNROLL
-		for (int k = 0; k < 8; k++) p.v[k] = (expBelow(p.v[k] - lse) - share) * scale;
+		for (int k = 0; k < 8; k++) p.v[k] = (expBelow(p.v[k] - lse) - share) * o.scale;
 		if (o.ignored || i + 8 > o.cols)
 		UNROLL
 			for (int k = 0; k < 8; k++)
@@ -629,10 +673,41 @@ KERNEL(512, 3) cross_entropy_packs(Launch l) {
 		if (o.target >= 0 && at >= 0 && at < 8)
 		UNROLL
 			for (int k = 0; k < 8; k++)
-				if (k == at) p.v[k] -= (1 - o.smoothing) * scale;
-		x.store<8>(i, p);
+				if (k == at) p.v[k] -= (1 - o.smoothing) * o.scale;
+		row.store<8>(i, p);
 	}
 }
+
+DEV Typed<BF16> logitRow(const Launch &l) { return Array(l, 2).as<BF16>().from(blockX() * l.n[4]); }
+
+KERNEL(512, 3) cross_entropy_packs(Launch l) { overPacks(l, Over(l), logitRow(l), logitRow(l)); }
+
+#if !defined __CUDA_ARCH__ || __CUDA_ARCH__ >= 800
+// Held is a row in shared memory.
+struct Held {
+	const u16 *row;
+
+	template <int W> DEV Pack<float, W> load(i64 i) const {
+		Pack<u16, W> h = ::load<W>(row + i);
+		Pack<float, W> x;
+	UNROLL
+		for (int k = 0; k < W; k++) x.v[k] = fromBF16(h.v[k]);
+		return x;
+	}
+};
+
+// cross_entropy_held is cross_entropy_packs that reads a row once, all of it at
+// a time, and holds it in shared memory.
+KERNEL(512, 2) cross_entropy_held(Launch l) {
+	SHARED_OF_LAUNCH(u16, held);
+	Typed<BF16> row = logitRow(l);
+	for (i64 i = 8 * threadX(); i < l.n[4]; i += 8 * blockLen()) startCopy(held + i, row.address + 2 * i, true);
+	Over o(l);
+	endCopies();
+	barrier();
+	overPacks(l, o, row, Held{held});
+}
+#endif
 
 // cross_entropy_part adds up the rows' losses, with a block for each that comes of it.
 KERNEL(256) cross_entropy_part(Launch l) {

@@ -1,11 +1,12 @@
 // A CUDA driver that computes on the processor: libcuda.so.1 with the functions
-// that internal/cuda calls, for one GPU of compute capability 9.0. Of the PTX
+// that internal/cuda calls, for GPUs of compute capability 9.0. Of the PTX
 // that it is given it takes the names of the kernels, which are in the library
 // as functions. It lends real memory, with addresses around that have none, and
 // refuses what a real driver would not forgive.
 //
 // Streams are queues that run as late as they may: when somebody waits for
-// them, or looks at their events. New memory is full of NaN. A kernel that
+// them, or looks at their events, or where one waits for a count that another
+// one sets. New memory is full of NaN. A kernel that
 // fails is the end of the context, as on a GPU; the text of the error says what
 // it did.
 #include "../launch.cuh"
@@ -22,32 +23,21 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#include <vector>
 
 namespace {
 
 enum {
 	invalidValue = 1, outOfMemory = 2, invalidContext = 201, invalidImage = 200, invalidHandle = 400, notFound = 500, notReady = 600,
-	illegalAddress = 700, tooLarge = 701
+	illegalState = 401, illegalAddress = 700, tooLarge = 701, captureUnsupported = 900, updateFailed = 910
 };
 
+const int gpus = 8;
 const u64 granule = 2 << 20, page = 4 << 10, gpuMemory = 16ull << 30, addresses = 1ull << 43;
 
-struct Stream {
-	std::deque<std::function<void()>> work;
-	u64 done = 0;
+typedef std::vector<std::function<void()>> Graph;
 
-	void add(std::function<void()> f) { work.push_back(std::move(f)); }
-	u64 end() const { return done + work.size(); }
-	// run runs the work up to number n.
-	void run(u64 n) {
-		while (done < n) {
-			auto f = std::move(work.front());
-			work.pop_front();
-			done++;
-			f();
-		}
-	}
-};
+struct Stream;
 
 // A Mark is where an event was recorded last.
 struct Mark {
@@ -55,6 +45,45 @@ struct Mark {
 	u64 number;
 	double seconds;
 };
+
+// Work can be done when the mark is passed, and the count is n or more.
+struct Work {
+	std::function<void()> f;
+	std::shared_ptr<Mark> after;
+	const u64 *count;
+	u64 n;
+};
+
+struct Stream {
+	int gpu;
+	std::deque<Work> work;
+	u64 done = 0;
+	bool captures = false;
+	Graph captured;
+
+	void add(std::function<void()> f) {
+		if (captures)
+			captured.push_back(std::move(f));
+		else
+			work.push_back({std::move(f)});
+	}
+	u64 end() const { return done + work.size(); }
+	bool passed(const Mark &m) const { return done >= m.number; }
+
+	// step does the first piece of work, if it can be done.
+	bool step() {
+		if (work.empty()) return false;
+		Work &w = work.front();
+		if (w.after && !w.after->stream->passed(*w.after) || w.count && __atomic_load_n(w.count, __ATOMIC_ACQUIRE) < w.n) return false;
+		auto f = std::move(w.f);
+		work.pop_front();
+		done++;
+		if (f) f();
+		return true;
+	}
+	void run(u64 n);
+};
+
 struct Event {
 	std::shared_ptr<Mark> mark;
 	bool timing;
@@ -76,7 +105,7 @@ struct Handle {
 	int file; // the device's, or its own if it can be exported
 	u64 offset, size;
 	int mappings = 0;
-	bool released = false;
+	bool released = false, imported = false;
 };
 struct Mapping {
 	u64 size;
@@ -85,8 +114,8 @@ struct Mapping {
 
 std::mutex mutex;
 std::string lost; // what went wrong; then all calls fail
-int retained;
-thread_local bool current;
+int retained[gpus];
+thread_local int current = -1; // the GPU of the thread's context
 u64 used, nextAddress, nextHandle = 1, fileEnd;
 int file;
 std::map<u64, u64> allocations, ranges; // sizes by address
@@ -98,11 +127,12 @@ std::map<u64, std::shared_ptr<Stream>> streams;
 std::map<u64, Event> events;
 std::map<u64, Module> modules;
 std::map<u64, Function> functions;
+std::map<u64, Graph> graphs, execs;
 
 // A Call is entered with the driver for itself. code is why it can't be made.
 struct Call {
 	std::lock_guard<std::mutex> lock{mutex};
-	int code = !lost.empty() ? illegalAddress : !current || !retained ? invalidContext : 0;
+	int code = !lost.empty() ? illegalAddress : current < 0 || !retained[current] ? invalidContext : 0;
 };
 #define CALL \
 	Call call; \
@@ -142,6 +172,7 @@ void run(const std::string &name, void (*code)(Launch), const Launch &l, const M
 template <bool here, bool there> int copy(u64 to, u64 from, u64 n, u64 stream) {
 	auto s = find(streams, stream);
 	if (!s) return invalidHandle;
+	if ((*s)->captures) return captureUnsupported; // nothing of ours captures copies
 	Launch l = {};
 	l.ptr[0] = to, l.ptr[1] = from, l.n[0] = (i64)n;
 	(*s)->add([=] {
@@ -151,8 +182,35 @@ template <bool here, bool there> int copy(u64 to, u64 from, u64 n, u64 stream) {
 	return 0;
 }
 
+// others does a piece of work of each stream but one, where it can, and says
+// whether any could.
+bool others(const Stream *but) {
+	bool any = false;
+	for (auto &s : streams)
+		if (s.second.get() != but && s.second->step()) any = true;
+	return any;
+}
+
+// run runs the work up to number n. Where it waits for another stream, that goes
+// on; where for what nobody has queued yet, the driver is left to others.
+void Stream::run(u64 n) {
+	while (done < n) {
+		if (step()) continue;
+		if (auto m = work.front().after; m && !m->stream->passed(*m)) {
+			m->stream->run(m->number);
+		} else if (!others(this)) {
+			mutex.unlock();
+			usleep(20);
+			mutex.lock();
+		}
+	}
+}
+
+// runAll runs what is queued on the GPU.
 void runAll() {
-	for (auto &s : streams) s.second->run(s.second->end());
+	auto all = streams;
+	for (auto &s : all)
+		if (s.second->gpu == current) s.second->run(s.second->end());
 }
 
 // code is the result of a call that has waited for work.
@@ -182,6 +240,14 @@ Module parse(const std::string &ptx) {
 	return m;
 }
 
+// allWait says whether all of so many kernels wait for what is before them.
+bool allWait(const std::string &ptx, size_t kernels) {
+	const std::string wait = "\tgriddepcontrol.wait;\n";
+	size_t n = 0;
+	for (size_t i = ptx.find(wait); i != std::string::npos; i = ptx.find(wait, i + 1)) n++;
+	return n == kernels;
+}
+
 template <class M, class V> u64 keep(M &m, V value) {
 	m[++nextHandle] = std::move(value);
 	return nextHandle;
@@ -206,7 +272,8 @@ API cuGetErrorName(int code, const char **s) {
 	static const std::map<int, const char *> names = {{invalidValue, "CUDA_ERROR_INVALID_VALUE"}, {outOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
 		{invalidContext, "CUDA_ERROR_INVALID_CONTEXT"}, {invalidImage, "CUDA_ERROR_INVALID_IMAGE"}, {invalidHandle, "CUDA_ERROR_INVALID_HANDLE"},
 		{notFound, "CUDA_ERROR_NOT_FOUND"}, {notReady, "CUDA_ERROR_NOT_READY"}, {illegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS"},
-		{tooLarge, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"}};
+		{tooLarge, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"}, {illegalState, "CUDA_ERROR_ILLEGAL_STATE"},
+		{captureUnsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
 	auto it = names.find(code);
 	return it == names.end() ? invalidValue : (*s = it->second, 0);
 }
@@ -214,17 +281,18 @@ API cuGetErrorString(int code, const char **s) {
 	std::lock_guard<std::mutex> lock(mutex);
 	return *s = code == illegalAddress ? lost.c_str() : "the emulated driver refuses it", 0;
 }
-API cuDeviceGetCount(int *n) { return *n = 1, 0; }
-API cuDeviceGet(int *d, int i) { return *d = i, i ? 101 : 0; }
+API cuDeviceGetCount(int *n) { return *n = gpus, 0; }
+API cuDeviceGet(int *d, int i) { return *d = i, i < 0 || i >= gpus ? 101 : 0; }
+API cuDeviceCanAccessPeer(int *can, int a, int b) { return *can = a != b, 0; }
 API cuDeviceGetName(char *s, int n, int) { return strncpy(s, "emulated", n), 0; }
 API cuDeviceGetPCIBusId(char *s, int n, int) { return strncpy(s, "0000:00:00.0", n), 0; }
 API cuDeviceGetAttribute(int *v, int attribute, int) {
-	static const std::map<int, int> values = {{16, 1}, {75, 9}, {76, 0}, {97, 227 << 10}, {102, 1}, {103, 1}};
+	static const std::map<int, int> values = {{16, 1}, {75, 9}, {76, 0}, {81, 228 << 10}, {98, 0}, {102, 1}, {103, 1}, {122, 1}};
 	auto it = values.find(attribute);
 	return it == values.end() ? invalidValue : (*v = it->second, 0);
 }
 
-API cuDevicePrimaryCtxRetain(void **c, int) {
+API cuDevicePrimaryCtxRetain(void **c, int gpu) {
 	std::lock_guard<std::mutex> lock(mutex);
 	if (!file) {
 		file = memfd_create("device memory", 0);
@@ -233,14 +301,17 @@ API cuDevicePrimaryCtxRetain(void **c, int) {
 		machine::memory = nextAddress = roundUp((u64)all, granule);
 		machine::memoryEnd = (u64)all + addresses;
 	}
-	retained++;
-	return *c = &retained, 0;
+	retained[gpu]++;
+	return *c = &retained[gpu], 0;
 }
-API cuDevicePrimaryCtxRelease_v2(int) {
+API cuDevicePrimaryCtxRelease_v2(int gpu) {
 	std::lock_guard<std::mutex> lock(mutex);
-	return retained ? retained--, 0 : invalidContext;
+	return retained[gpu] ? retained[gpu]--, 0 : invalidContext;
 }
-API cuCtxSetCurrent(void *c) { return current = c == &retained, 0; }
+API cuCtxSetCurrent(void *c) {
+	current = (int *)c - retained;
+	return current < 0 || current >= gpus ? current = -1, invalidContext : 0;
+}
 
 API cuMemGetInfo_v2(u64 *free, u64 *total) {
 	CALL;
@@ -343,7 +414,7 @@ API cuMemRelease(u64 handle) {
 API cuMemExportToShareableHandle(int *fd, u64 handle, int kind, u64) {
 	CALL;
 	auto h = find(handles, handle);
-	if (!h || (*h)->file == file || kind != 1) return invalidValue;
+	if (!h || (*h)->file == file || (*h)->imported || kind != 1) return invalidValue;
 	return (*fd = dup((*h)->file)) < 0 ? outOfMemory : 0;
 }
 API cuMemImportFromShareableHandle(u64 *out, u64 fd, int kind) {
@@ -352,6 +423,7 @@ API cuMemImportFromShareableHandle(u64 *out, u64 fd, int kind) {
 	if (kind != 1 || fstat((int)fd, &s) || s.st_nlink || !s.st_size || s.st_size % granule) return invalidValue;
 	Handle h = {dup((int)fd), 0, (u64)s.st_size};
 	if (h.file < 0) return outOfMemory;
+	h.imported = true;
 	used += h.size;
 	*out = keep(handles, std::make_shared<Handle>(h));
 	return 0;
@@ -414,12 +486,13 @@ API cuMemcpyDtoHAsync_v2(u64 to, u64 from, u64 n, u64 stream) {
 
 API cuStreamCreate(u64 *s, unsigned) {
 	CALL;
-	return *s = keep(streams, std::make_shared<Stream>()), 0;
+	return *s = keep(streams, std::make_shared<Stream>(Stream{current})), 0;
 }
 API cuStreamSynchronize(u64 stream) {
 	CALL;
 	auto s = find(streams, stream);
 	if (!s) return invalidHandle;
+	if ((*s)->captures) return captureUnsupported;
 	(*s)->run((*s)->end());
 	return code();
 }
@@ -427,6 +500,7 @@ API cuStreamDestroy_v2(u64 stream) {
 	CALL;
 	auto s = find(streams, stream);
 	if (!s) return invalidHandle;
+	if ((*s)->captures) return captureUnsupported;
 	(*s)->run((*s)->end());
 	streams.erase(stream);
 	return code();
@@ -436,7 +510,33 @@ API cuStreamWaitEvent(u64 stream, u64 event, unsigned) {
 	auto s = find(streams, stream);
 	auto e = find(events, event);
 	if (!s || !e) return invalidHandle;
-	if (auto m = e->mark) (*s)->add([m] { m->stream->run(m->number); });
+	if ((*s)->captures) return captureUnsupported;
+	if (e->mark) (*s)->work.push_back({{}, e->mark});
+	return 0;
+}
+
+// count is the 64 bits at p, which are page-locked memory; 0 if they are not.
+static u64 *count(u64 p) {
+	auto m = pinned.upper_bound((void *)p);
+	if (p % 8 || m == pinned.begin() || (--m, p + 8 > (u64)m->first + m->second)) return 0;
+	return (u64 *)p;
+}
+API cuStreamWaitValue64_v2(u64 stream, u64 p, u64 n, unsigned flags) {
+	CALL;
+	auto s = find(streams, stream);
+	if (!s) return invalidHandle;
+	if ((*s)->captures) return captureUnsupported;
+	if (!count(p) || flags) return invalidValue;
+	(*s)->work.push_back({{}, nullptr, count(p), n});
+	return 0;
+}
+API cuStreamWriteValue64_v2(u64 stream, u64 p, u64 n, unsigned flags) {
+	CALL;
+	auto s = find(streams, stream);
+	if (!s) return invalidHandle;
+	if ((*s)->captures) return captureUnsupported;
+	if (!count(p) || flags) return invalidValue;
+	(*s)->add([=] { __atomic_store_n((u64 *)p, n, __ATOMIC_RELEASE); });
 	return 0;
 }
 
@@ -453,6 +553,7 @@ API cuEventRecord(u64 event, u64 stream) {
 	auto s = find(streams, stream);
 	auto e = find(events, event);
 	if (!s || !e) return invalidHandle;
+	if ((*s)->captures) return captureUnsupported;
 	auto m = e->mark = std::make_shared<Mark>(Mark{*s, (*s)->end() + 1, 0});
 	(*s)->add([m] { m->seconds = now(); });
 	return 0;
@@ -464,7 +565,7 @@ API cuEventQuery(u64 event) {
 	if (!e) return invalidHandle;
 	auto m = e->mark;
 	if (!m || m->stream->done >= m->number) return 0;
-	m->stream->run(m->stream->done + 1);
+	m->stream->step() || others(m->stream.get());
 	return lost.empty() ? notReady : illegalAddress;
 }
 API cuEventSynchronize(u64 event) {
@@ -482,10 +583,57 @@ API cuEventElapsedTime(float *ms, u64 from, u64 to) {
 	return *ms = (float)((b->mark->seconds - a->mark->seconds) * 1e3), 0;
 }
 
+API cuStreamBeginCapture_v2(u64 stream, int mode) {
+	CALL;
+	auto s = find(streams, stream);
+	if (!s) return invalidHandle;
+	if ((*s)->captures || mode != 2) return illegalState;
+	return (*s)->captures = true, 0;
+}
+API cuStreamEndCapture(u64 stream, u64 *graph) {
+	CALL;
+	auto s = find(streams, stream);
+	if (!s) return invalidHandle;
+	if (!(*s)->captures) return illegalState;
+	(*s)->captures = false;
+	*graph = keep(graphs, std::move((*s)->captured));
+	return (*s)->captured.clear(), 0;
+}
+API cuGraphInstantiateWithFlags(u64 *exec, u64 graph, u64) {
+	CALL;
+	auto g = find(graphs, graph);
+	return g ? *exec = keep(execs, *g), 0 : invalidValue;
+}
+API cuGraphExecUpdate_v2(u64 exec, u64 graph, u64 *) {
+	CALL;
+	auto e = find(execs, exec);
+	auto g = find(graphs, graph);
+	if (!e || !g) return invalidValue;
+	if (e->size() != g->size()) return updateFailed;
+	return *e = *g, 0;
+}
+API cuGraphLaunch(u64 exec, u64 stream) {
+	CALL;
+	auto e = find(execs, exec);
+	auto s = find(streams, stream);
+	if (!e || !s) return invalidHandle;
+	if ((*s)->captures) return captureUnsupported;
+	for (auto &f : *e) (*s)->add(f);
+	return 0;
+}
+API cuGraphDestroy(u64 graph) {
+	CALL;
+	return graphs.erase(graph) ? 0 : invalidValue;
+}
+API cuGraphExecDestroy(u64 exec) {
+	CALL;
+	return execs.erase(exec) ? 0 : invalidValue;
+}
+
 API cuModuleLoadDataEx(u64 *m, const char *ptx, unsigned, void *, void *) {
 	CALL;
 	Module functions = parse(ptx);
-	if (functions.empty()) return invalidImage;
+	if (functions.empty() || !allWait(ptx, functions.size())) return invalidImage;
 	return *m = keep(modules, functions), 0;
 }
 API cuModuleUnload(u64 m) {
@@ -522,4 +670,16 @@ API cuLaunchKernel(u64 function, unsigned x, unsigned y, unsigned z, unsigned th
 		run(f.name, f.code, l, m.get(), grid, (int)threads, (int)shared);
 	});
 	return 0;
+}
+
+struct Config {
+	unsigned grid[3], block[3], shared;
+	u64 stream;
+	const u64 *attribute;
+	unsigned attributes;
+};
+// The attribute, that the kernel may start early, changes nothing here.
+API cuLaunchKernelEx(const Config *c, u64 function, void **params, void **extra) {
+	if (c->attributes != 1 || *c->attribute != 6) return invalidValue;
+	return cuLaunchKernel(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream, params, extra);
 }
