@@ -20,6 +20,7 @@ type CUDAOptions struct {
 
 	shared bool           // memory can be exported, as OpenSharedCUDA wants it
 	driver *cuda.Driver   // in place of the system's, in tests
+	blas   library.Caller // likewise for cuBLASLt
 	dnn    library.Caller // likewise for cuDNN
 }
 
@@ -78,6 +79,7 @@ func OpenCUDA(o CUDAOptions) (*CUDADevice, error) {
 		return nil, err
 	}
 	d := &CUDADevice{context: context}
+	d.code.before, d.dnn.before = d.flush, d.flush
 	if err := d.start(&o, before); err != nil {
 		return nil, errors.Join(err, d.end())
 	}
@@ -86,12 +88,18 @@ func OpenCUDA(o CUDAOptions) (*CUDADevice, error) {
 
 // CUDAOf gives the GPU that d is, or that d watches or shares; nil for other
 // devices.
-func CUDAOf(d Device) *CUDADevice {
-	if around, ok := d.(interface{ Unwrap() Device }); ok {
-		return CUDAOf(around.Unwrap())
+func CUDAOf(d Device) *CUDADevice { return within[*CUDADevice](d) }
+
+// within gives d as a T, or the device that d watches or shares; the zero T where
+// neither is one.
+func within[T any](d Device) (t T) {
+	if t, ok := d.(T); ok {
+		return t
 	}
-	gpu, _ := d.(*CUDADevice)
-	return gpu
+	if around, ok := d.(interface{ Unwrap() Device }); ok {
+		return within[T](around.Unwrap())
+	}
+	return t
 }
 
 func defaultWorkspace(budget uint64) uint64 {
@@ -127,7 +135,10 @@ func (d *CUDADevice) start(o *CUDAOptions, before uint64) error {
 	if d.code.capability, err = c.Capability(); err != nil {
 		return err
 	}
-	d.code.context = c
+	if d.code.shared, err = c.Attribute(c.Device, cuda.SharedMemory); err != nil {
+		return err
+	}
+	d.code.context, d.code.early = c, c.StartsEarly(d.code.capability)
 	free, _, err := c.MemInfo()
 	if err != nil {
 		return err
@@ -160,7 +171,7 @@ func (d *CUDADevice) start(o *CUDAOptions, before uint64) error {
 
 // openMemory opens the book with what the GPU has.
 func (d *CUDADevice) openMemory(info Info, o *CUDAOptions) (err error) {
-	m := &cudaMemory{context: d.context, imports: map[Handle]cuda.Handle{}}
+	m := &cudaMemory{context: d.context, imports: map[Handle]cudaImport{}}
 	has, err := d.context.Attribute(d.context.Device, cuda.VirtualMemory)
 	if err != nil {
 		return err
@@ -195,6 +206,27 @@ func (d *CUDADevice) NewStream() (Stream, error) {
 	}
 	d.streams = append(d.streams, s)
 	return s, nil
+}
+
+// flush queues what streams have captured. It comes before something that the
+// driver may do at no time of a capture.
+func (d *CUDADevice) flush() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, s := range d.streams {
+		s.batch.flush()
+	}
+}
+
+// forgetGraphs gives back the graphs that streams keep. It comes before handles that
+// they are known by may stand for something else.
+func (d *CUDADevice) forgetGraphs() (err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, s := range d.streams {
+		err = errors.Join(err, s.batch.forget())
+	}
+	return err
 }
 
 // Close implements Device. No stream may be in use. Its error also holds those
@@ -243,4 +275,13 @@ func (w *cudaWorkspace) take(s *cudaStream) Ptr {
 	}
 	w.user = s
 	return Ptr(w.ptr)
+}
+
+// leave is told that s has ended, and its work with it.
+func (w *cudaWorkspace) leave(s *cudaStream) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.user == s {
+		w.user = nil
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"unsafe"
 
 	"github.com/headroom-go/headroom/internal/cuda"
 )
@@ -41,14 +42,19 @@ type cudaBLAS struct {
 	missing   error      // why
 	workspace int
 
-	mu    sync.Mutex
-	plans map[cuda.Product]*cuda.Plan
+	mu        sync.Mutex
+	plans     map[cuda.Product]*cuda.Plan
+	tuning    *Tuning // which algorithms products take; nil: each the first
+	measuring bool    // products that are new are timed, and added to tuning
 }
 
 // start loads the library where there is one.
 func (b *cudaBLAS) start(c *cuda.Context, o *CUDAOptions) {
 	b.workspace, b.plans = max(0, int(o.Workspace)-asideBytes), map[cuda.Product]*cuda.Plan{}
-	if o.driver == nil {
+	switch {
+	case o.blas != nil:
+		b.blas, b.missing = cuda.FakeBLAS(c, o.blas)
+	case o.driver == nil:
 		b.blas, b.missing = cuda.OpenBLAS(c, o.Folders)
 	}
 	if b.missing != nil {
@@ -67,19 +73,30 @@ func (q *CUDAQueue) Product(p *Product) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	plan := b.plan(p)
+	plan := q.plan(p)
 	if plan == nil {
 		return false
 	}
-	work := q.Workspace(plan.Workspace())
-	s.keep(plan.Run(s.handle, cuda.Ptr(p.D), cuda.Ptr(p.B), cuda.Ptr(p.A), cuda.Ptr(p.Bias), p.Accumulate, cuda.Ptr(work)))
+	work := cuda.Ptr(q.Workspace(plan.Workspace()))
+	handle := uintptr(unsafe.Pointer(plan))
+	if p.Accumulate { // for which the library may have other kernels
+		handle++
+	}
+	s.batch.enter(handle)
+	s.batch.leave(q.multiply(plan, p, work))
 	return true
+}
+
+// multiply queues p by its plan, with the workspace.
+func (q *CUDAQueue) multiply(plan *cuda.Plan, p *Product, work cuda.Ptr) error {
+	return plan.Run(q.stream.handle, cuda.Ptr(p.D), cuda.Ptr(p.B), cuda.Ptr(p.A), cuda.Ptr(p.Bias), p.Accumulate, work)
 }
 
 // plan finds the plan, which may be nil, or makes it. The library knows
 // matrices in the order of columns, where each is its own transpose: so it
-// computes Dᵀ = op(B)ᵀ·op(A)ᵀ.
-func (b *cudaBLAS) plan(p *Product) *cuda.Plan {
+// computes Dᵀ = op(B)ᵀ·op(A)ᵀ. b.mu must be held.
+func (q *CUDAQueue) plan(p *Product) *cuda.Plan {
+	b := &q.stream.device.blas
 	key := cuda.Product{
 		M: p.N, N: p.M, K: p.K, Batch: p.Batch,
 		TransA: p.TransB, TransB: p.TransA, Bias: p.Bias != 0,
@@ -90,9 +107,25 @@ func (b *cudaBLAS) plan(p *Product) *cuda.Plan {
 	}
 	plan, ok := b.plans[key]
 	if !ok {
-		plan, _ = b.blas.Plan(&key, b.workspace)
+		q.stream.device.flush()
+		plan = q.newPlan(&key, p)
 		b.plans[key] = plan
 	}
+	return plan
+}
+
+// newPlan makes a plan, and chooses its algorithm; nil: there is none.
+func (q *CUDAQueue) newPlan(key *cuda.Product, p *Product) *cuda.Plan {
+	b := &q.stream.device.blas
+	if b.tuning == nil {
+		plan, _ := b.blas.Plan(key, b.workspace, 1)
+		return plan
+	}
+	plan, err := b.blas.Plan(key, b.workspace, tunedAlgorithms)
+	if err != nil {
+		return nil
+	}
+	plan.Choose(q.tuned(plan, key, p))
 	return plan
 }
 
@@ -102,14 +135,21 @@ var blasTypes = [...]int{Float32: cuda.Float32, BFloat16: cuda.BFloat16, Float16
 // alignment is the greatest power of two up to 256 that divides the address.
 func alignment(p Ptr) int { return int((p | 256) & -(p | 256)) }
 
-func (b *cudaBLAS) close() (err error) {
+func (b *cudaBLAS) close() error {
+	err := b.forget()
+	if b.blas != nil {
+		err = errors.Join(err, b.blas.Close())
+	}
+	return err
+}
+
+// forget ends all plans.
+func (b *cudaBLAS) forget() (err error) {
 	for _, plan := range b.plans {
 		if plan != nil {
 			err = errors.Join(err, plan.Close())
 		}
 	}
-	if b.blas != nil {
-		err = errors.Join(err, b.blas.Close())
-	}
+	clear(b.plans)
 	return err
 }

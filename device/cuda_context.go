@@ -11,6 +11,7 @@ func (d *CUDADevice) Context() *cuda.Context { return d.context }
 // is kept by the stream.
 func (q *CUDAQueue) Call(f func(s cuda.Stream) error) {
 	if s := q.stream; s.ready(s.last) {
+		s.batch.flush()
 		s.keep(f(s.handle))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"unsafe"
 
 	"github.com/headroom-go/headroom/internal/cuda"
 )
@@ -52,7 +53,8 @@ type cudaDNN struct {
 	dnn       *cuda.DNN // nil where there is no cuDNN
 	missing   error     // why
 	workspace int
-	attends   bool // its attention is used
+	attends   bool   // its attention is used
+	before    func() // CUDADevice.flush
 
 	mu           sync.Mutex
 	convolutions dnnPlans[cuda.Convolution]
@@ -77,7 +79,9 @@ func (b *cudaDNN) start(c *cuda.Context, o *CUDAOptions) {
 		return
 	}
 	b.workspace, b.attends = max(0, int(o.Workspace)-asideBytes), b.dnn.Version() >= OldestDNNAttention
-	b.convolutions.make, b.attentions.make, b.gradients.make = b.dnn.PlanConvolution, b.dnn.PlanAttention, b.dnn.PlanAttentionGrad
+	b.convolutions = dnnPlans[cuda.Convolution]{make: b.dnn.PlanConvolution, before: b.before}
+	b.attentions = dnnPlans[Attention]{make: b.dnn.PlanAttention, before: b.before}
+	b.gradients = dnnPlans[Attention]{make: b.dnn.PlanAttentionGrad, before: b.before}
 }
 
 func (b *cudaDNN) close() error {
@@ -90,8 +94,9 @@ func (b *cudaDNN) close() error {
 
 // dnnPlans are plans for descriptions of one kind.
 type dnnPlans[K comparable] struct {
-	make  func(*K, int) (*cuda.DNNPlan, error)
-	known map[K]dnnPlan
+	make   func(*K, int) (*cuda.DNNPlan, error)
+	before func()
+	known  map[K]dnnPlan
 }
 
 // dnnPlan is a plan, or where none fits into the workspace, what one needs; 0
@@ -115,6 +120,7 @@ func (p *dnnPlans[K]) get(key *K, workspace int) dnnPlan {
 	}
 	var none *cuda.NoEngineError
 	copied := *key
+	p.before()
 	plan, err := p.make(&copied, workspace)
 	if errors.As(err, &none) {
 		found.need = none.Need
@@ -184,7 +190,8 @@ func (q *CUDAQueue) Convolution(c *Convolution) bool {
 		if c.Bias == 0 {
 			operands = operands[:3]
 		}
-		q.stream.keep(plan.Run(q.stream.handle, cuda.Ptr(work), operands...))
+		q.stream.batch.enter(uintptr(unsafe.Pointer(plan)))
+		q.stream.batch.leave(plan.Run(q.stream.handle, cuda.Ptr(work), operands...))
 		if c.apart(n) {
 			c.Add(part.Weight, first == 0)
 		}
@@ -310,7 +317,9 @@ func (q *CUDAQueue) attend(plans *dnnPlans[Attention], a *Attention, kind DType,
 				byBatch, byHead := attentionSteps(a, what[k])
 				at[k] = cuda.Ptr(p) + cuda.Ptr(i*byBatch+j*byHead)
 			}
-			q.stream.keep(plan.Run(q.stream.handle, cuda.Ptr(q.Workspace(b.workspace)), at[:len(operands)]...))
+			work := cuda.Ptr(q.Workspace(b.workspace))
+			q.stream.batch.enter(uintptr(unsafe.Pointer(plan)))
+			q.stream.batch.leave(plan.Run(q.stream.handle, work, at[:len(operands)]...))
 		}
 	}
 	return true

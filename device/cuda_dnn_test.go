@@ -21,6 +21,7 @@ type fakeDNN struct {
 	last    uintptr
 	first   []int64 // sizes of the first tensor of the last graph
 	runs    []dnnRun
+	queue   *CUDAQueue // that runs are on
 	broken  []string
 }
 
@@ -34,6 +35,8 @@ type dnnRun struct {
 	size []int64
 	at   []Ptr
 	work Ptr
+
+	captured bool
 }
 
 func (f *fakeDNN) call(symbol string, a []uintptr) uintptr {
@@ -63,7 +66,7 @@ func (f *fakeDNN) call(symbol string, a []uintptr) uintptr {
 		return f.get(a)
 	case "cudnnBackendExecute":
 		v := f.objects[a[2]].values
-		run := dnnRun{size: f.objects[a[1]].size}
+		run := dnnRun{size: f.objects[a[1]].size, captured: f.queue.stream.batch.capturing}
 		for _, p := range v[1001] {
 			run.at = append(run.at, Ptr(p))
 		}
@@ -102,7 +105,7 @@ func onDNN(t *testing.T, f *fakeDNN, room uint64, use func(q *CUDAQueue)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Launch(&Launch{Kernel: &Kernel{Name: "test", CUDA: func(_ *Launch, q *CUDAQueue) { use(q) }}})
+	s.Launch(&Launch{Kernel: &Kernel{Name: "test", CUDA: func(_ *Launch, q *CUDAQueue) { f.queue = q; use(q) }}})
 	if err := errors.Join(s.Close(), d.Close()); err != nil || len(f.objects) > 0 || len(f.broken) > 0 {
 		t.Errorf("closing: %v; %d descriptors are left; misuse %q", err, len(f.objects), f.broken)
 	}
@@ -139,6 +142,31 @@ func TestConvolutionParts(t *testing.T) {
 			}
 			first += n
 		}
+	}
+}
+
+// TestFirstRunIsDirect: kernels of a plan are loaded when it first runs, which may not
+// be captured, also that of a last part whose plan was made before many others ran.
+func TestFirstRunIsDirect(t *testing.T) {
+	f := &fakeDNN{need: images(1000)}
+	onDNN(t, f, 2000, func(q *CUDAQueue) {
+		c := tenImages(ConvolutionY)
+		c.N = 4*directLaunches + 1
+		q.Convolution(c)
+	})
+	known := map[int64]bool{}
+	captured := 0
+	for i, r := range f.runs {
+		if r.captured {
+			captured++
+		}
+		if r.captured && !known[r.size[0]] {
+			t.Errorf("run %d, the first of %d images, was captured", i, r.size[0])
+		}
+		known[r.size[0]] = true
+	}
+	if len(known) != 2 || captured == 0 {
+		t.Errorf("%d sizes, %d of %d runs were captured", len(known), captured, len(f.runs))
 	}
 }
 

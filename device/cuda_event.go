@@ -35,6 +35,7 @@ type cudaMark struct {
 func (es *cudaEvents) record() uint64 {
 	es.mu.Lock()
 	defer es.mu.Unlock()
+	es.stream.batch.flush()
 	if len(es.pending) > 0 {
 		es.poll(1)
 	}
@@ -159,6 +160,7 @@ func (es *cudaEvents) waitFor(s *cudaStream, number uint64) {
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	if m := es.find(number); m != nil && m.event != 0 {
+		s.batch.flush()
 		s.keep(s.context.WaitEvent(s.handle, m.event))
 	}
 }

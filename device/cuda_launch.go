@@ -3,6 +3,7 @@ package device
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/headroom-go/headroom/internal/cuda"
@@ -51,7 +52,9 @@ func (q *CUDAQueue) Run(code *CUDACode, function string, g Grid, l *Launch) {
 		s.params.Members, slot = *l.Members, s.whole
 	}
 	call := cuda.Call{Function: f, Grid: [3]int{g.X, max(1, g.Y), max(1, g.Z)}, Block: g.Block, Shared: g.Shared}
-	s.keep(s.context.Launch(s.handle, &call, slot))
+	s.batch.enter(uintptr(f))
+	call.Early = s.device.code.early && !s.batch.capturing
+	s.batch.leave(s.context.Launch(s.handle, &call, slot))
 }
 
 // Workspace gives n bytes of device memory with undefined content, which the
@@ -71,10 +74,17 @@ func (q *CUDAQueue) WorkspaceBytes() int { return int(q.stream.device.work.size)
 // Capability is the GPU's compute capability, such as 90 for 9.0.
 func (q *CUDAQueue) Capability() int { return q.stream.device.code.capability }
 
+// SharedMemory is the bytes of shared memory of each of the GPU's multiprocessors, for all
+// blocks that it runs at once. Each takes 1 KiB beside its own.
+func (q *CUDAQueue) SharedMemory() int { return q.stream.device.code.shared }
+
 // cudaCode is the code that was loaded into a context.
 type cudaCode struct {
 	context    *cuda.Context
 	capability int
+	shared     int    // bytes of a multiprocessor
+	early      bool   // kernels start early, and wait for those before them
+	before     func() // CUDADevice.flush
 
 	mu        sync.Mutex
 	modules   map[*CUDACode]cuda.Module
@@ -116,11 +126,15 @@ func (c *cudaCode) function(code *CUDACode, name string, shared int) (cuda.Funct
 
 // load finds a function, and compiles its code before if need be.
 func (c *cudaCode) load(code *CUDACode, name string) (*cudaFunction, error) {
+	c.before()
 	m, ok := c.modules[code]
 	if !ok {
 		text, err := code.PTX(c.capability)
 		if err != nil {
 			return nil, err
+		}
+		if c.early {
+			text = waiting(text)
 		}
 		if m, err = c.context.Load(text); err != nil {
 			return nil, fmt.Errorf("kernels of %s: %w", code.Name, err)
@@ -137,6 +151,32 @@ func (c *cudaCode) load(code *CUDACode, name string) (*cudaFunction, error) {
 	f := &cudaFunction{handle, freeShared}
 	c.functions[functionName{code, name}] = f
 	return f, nil
+}
+
+// waiting makes every kernel of a PTX text wait, before it does anything, for what
+// is before it in its stream to be done. So it can be brought to the
+// multiprocessors while that still ends (programmatic dependent launch), which
+// saves about a microsecond between two kernels.
+func waiting(ptx string) string {
+	var out strings.Builder
+	entry, body := false, false
+	for line := range strings.Lines(ptx) {
+		switch {
+		case strings.HasPrefix(line, ".version"):
+			line = ".version 7.8\n"
+		case strings.HasPrefix(line, ".target"):
+			line = ".target sm_90\n"
+		case strings.Contains(line, ".entry "):
+			entry = true
+		case entry && line == "{\n":
+			entry, body = false, true
+		case body && !strings.HasPrefix(line, "\t."): // behind the declarations
+			body = false
+			out.WriteString("\tgriddepcontrol.wait;\n")
+		}
+		out.WriteString(line)
+	}
+	return out.String()
 }
 
 func (c *cudaCode) close() (err error) {

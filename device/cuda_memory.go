@@ -13,13 +13,13 @@ type cudaMemory struct {
 	context     *cuda.Context
 	granularity uint64
 	handles     []cuda.Handle // by number − 1; 0 where there is none
-	imports     map[Handle]cuda.Handle
+	imports     map[Handle]cudaImport
 }
 
 // handle gives the driver's handle for h.
 func (m *cudaMemory) handle(h Handle) cuda.Handle {
 	if h >= firstImport {
-		return m.imports[h]
+		return m.imports[h].memory
 	}
 	return m.handles[h-1]
 }
@@ -82,6 +82,7 @@ func (m *cudaMemory) discard(h Handle) error {
 		return err
 	}
 	if h >= firstImport {
+		_ = m.imports[h].file.Close() // nothing was written
 		delete(m.imports, h)
 	} else {
 		m.handles[h-1] = 0

@@ -50,11 +50,7 @@ func TestCUDAPeer(t *testing.T) {
 func openFake(t *testing.T) (*fakeGPU, *CUDADevice) {
 	t.Helper()
 	g := newFakeGPU()
-	driver, err := cuda.FakeDriver(g.call)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := OpenCUDA(CUDAOptions{Budget: 64 << 20, Workspace: 1 << 20, driver: driver})
+	d, err := OpenCUDA(fakeOptions(t, g, 64<<20))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,5 +96,77 @@ func TestCUDAPeerFailures(t *testing.T) {
 		if nth > 100 {
 			t.Fatal("no end of calls")
 		}
+	}
+}
+
+// TestInbox lets one GPU write into memory of another one and count, for which the other
+// one waits; then lets every call of the driver fail once.
+func TestInbox(t *testing.T) {
+	data := bytes.Repeat([]byte("to whom it may concern"), 1000)
+	for nth, failed := 0, true; failed || nth == 1; nth++ { // the first time none fails
+		g := newFakeGPU()
+		home, err := OpenCUDA(fakeOptions(t, g, 64<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		options := fakeOptions(t, g, 64<<20)
+		options.Number = 1
+		from, err := OpenCUDA(options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if nth > 0 {
+			g.fail = g.calls + nth
+		}
+		back := make([]byte, len(data))
+		err = passOn(home, from, data, back)
+		g.fail = 0
+		if nth == 0 && (err != nil || !bytes.Equal(data, back)) {
+			t.Fatalf("other bytes came: %v, misuse %q", err, g.broken)
+		}
+		if failed = g.failed != ""; failed && err == nil || !failed && err != nil || len(g.broken) > 0 {
+			t.Fatalf("call %d, of %s, fails: the program gets %v; misuse %q", nth, g.failed, err, g.broken)
+		}
+		if err := errors.Join(from.Close(), home.Close()); err != nil || len(g.broken) > 0 {
+			t.Fatalf("call %d, of %s, failed: %v, misuse %q", nth, g.failed, err, g.broken)
+		}
+		if nth > 200 {
+			t.Fatal("no end of calls")
+		}
+	}
+}
+
+// passOn takes data through an inbox of home.
+func passOn(home, from *CUDADevice, data, back []byte) error {
+	b, err := home.OpenInbox(uint64(len(data)), 3, []*CUDADevice{from})
+	if err != nil {
+		return err
+	}
+	reader, err := home.NewStream()
+	if err != nil {
+		return errors.Join(err, b.Close())
+	}
+	writer, err := from.NewStream()
+	if err != nil {
+		return errors.Join(err, reader.Close(), b.Close())
+	}
+	at, _ := b.Range()
+	call := func(s Stream, f func(c *cuda.Context, q cuda.Stream) error) {
+		s.(*cudaStream).queue.Call(func(q cuda.Stream) error { return f(s.(*cudaStream).context, q) })
+	}
+	call(reader, func(c *cuda.Context, q cuda.Stream) error { return c.WaitCount(q, cuda.Ptr(b.Count(2)), 7, b.Flush) })
+	writer.Upload(at, data)
+	call(writer, func(c *cuda.Context, q cuda.Stream) error { return c.SetCount(q, cuda.Ptr(b.Count(2)), 7) })
+	reader.Download(back, at)
+	err = errors.Join(reader.Sync(), writer.Sync())
+	b.SetCounts(0)
+	return errors.Join(err, reader.Close(), writer.Close(), b.Close())
+}
+
+// TestInboxRefused: who does not reach the other one's memory, or has no counts, is told so.
+func TestInboxRefused(t *testing.T) {
+	gpu := OpenFakeCUDA(t, 64<<20, false)
+	if _, err := gpu.OpenInbox(1<<20, 2, []*CUDADevice{gpu}); err == nil || !strings.Contains(err.Error(), "writes no memory of") {
+		t.Errorf("a GPU alone: %v", err)
 	}
 }

@@ -48,7 +48,18 @@ func (d *CUDADevice) allowExport(virtual bool) error {
 	return nil
 }
 
+// cudaImport is memory that somebody else created. The driver exports no such
+// memory again: the file that stands for it stays open for that.
+type cudaImport struct {
+	memory cuda.Handle
+	file   *os.File
+}
+
 func (m *cudaMemory) export(h Handle) (*os.File, int64, error) {
+	if h >= firstImport {
+		f, err := openAgain(m.imports[h].file)
+		return f, 0, err
+	}
 	syscall.ForkLock.RLock() // the driver may give a file that a child would inherit
 	defer syscall.ForkLock.RUnlock()
 	fd, err := m.context.Export(m.handle(h))
@@ -65,15 +76,20 @@ func (m *cudaMemory) admit(h Handle, f *os.File, offset int64) error {
 	if offset != 0 {
 		return errors.New("memory of a GPU is at offset 0 of its file")
 	}
-	raw, err := f.SyscallConn()
+	own, err := openAgain(f)
 	if err != nil {
 		return err
 	}
-	var memory cuda.Handle
-	closed := raw.Control(func(fd uintptr) { memory, err = m.context.Import(int(fd)) })
-	if err = errors.Join(closed, err); err != nil {
-		return fmt.Errorf("the file must stand for memory of a GPU that this process sees: %w", err)
+	memory, err := m.context.Import(int(own.Fd()))
+	if err != nil {
+		return errors.Join(fmt.Errorf("the file must stand for memory of a GPU that this process sees: %w", err), own.Close())
 	}
-	m.imports[h] = memory
+	m.imports[h] = cudaImport{memory, own}
 	return nil
+}
+
+// openAgain gives f with a descriptor of its own.
+func openAgain(f *os.File) (*os.File, error) {
+	fd, err := duplicateFile(f)
+	return os.NewFile(uintptr(fd), "headroom"), err
 }

@@ -39,14 +39,15 @@ func (g *fakeGPU) forget(h uintptr) {
 	if f := g.files[h]; f != nil {
 		_, _ = syscall.Munmap(g.handles[h]), f.Close()
 		delete(g.files, h)
+		delete(g.imports, h)
 	}
 	delete(g.handles, h)
 }
 
 func (g *fakeGPU) export(a []uintptr) uintptr {
 	f := g.files[a[1]]
-	if f == nil || a[2] != 1 || a[3] != 0 {
-		return g.wrong("export of what was not created for it")
+	if f == nil || g.imports[a[1]] || a[2] != 1 || a[3] != 0 {
+		return g.wrong("export of what was not created for it here")
 	}
 	fd, err := syscall.Dup(int(f.Fd()))
 	if err != nil {
@@ -65,6 +66,7 @@ func (g *fakeGPU) admit(a []uintptr) uintptr {
 		panic(err)
 	}
 	h := g.take(1)
+	g.imports[h] = true
 	g.handles[h] = g.show(h, os.NewFile(uintptr(fd), "imported"), uintptr(stat.Size))
 	return put(a[0], h)
 }

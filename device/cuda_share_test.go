@@ -69,7 +69,8 @@ func TestSharedCUDAFailures(t *testing.T) {
 	}
 }
 
-// shareCUDA exports a handle, imports it, and reads it where it is mapped then.
+// shareCUDA exports a handle, imports it, passes that on, and reads it where it
+// is mapped then.
 func shareCUDA(t *testing.T, g *fakeGPU) error {
 	driver, err := cuda.FakeDriver(g.call)
 	if err != nil {
@@ -95,7 +96,10 @@ func shareOpenCUDA(t *testing.T, d *SharedCUDA) error {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return errors.Join(err, d.Destroy(h))
 	}
-	err = copyThrough(t, d, []Handle{h, again})
+	on, _, err := d.Export(again)
+	if err == nil {
+		err = errors.Join(on.Close(), copyThrough(t, d, []Handle{h, again}))
+	}
 	return errors.Join(err, d.book.check(), d.Destroy(again), d.Destroy(h))
 }
 

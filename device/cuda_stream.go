@@ -1,6 +1,7 @@
 package device
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"unsafe"
@@ -17,6 +18,7 @@ type cudaStream struct {
 	id      int
 	handle  cuda.Stream
 	events  cudaEvents
+	batch   cudaBatch
 	queue   CUDAQueue
 	closed  bool
 
@@ -52,6 +54,7 @@ func newCUDAStream(d *CUDADevice, id int) (*cudaStream, error) {
 	s.slot = cuda.NewParams(unsafe.Pointer(&s.params), unsafe.Offsetof(s.params.Members))
 	s.whole = cuda.NewParams(unsafe.Pointer(&s.params), unsafe.Sizeof(s.params))
 	s.queue.stream, s.events.stream = s, s
+	s.batch.stream, s.batch.able, s.batch.met = s, d.context.Captures(), map[uintptr]bool{}
 	return s, nil
 }
 
@@ -95,12 +98,14 @@ func (s *cudaStream) Launch(l *Launch) {
 
 func (s *cudaStream) Copy(dst, src Ptr, n uint64) {
 	if s.ready("copy") && n > 0 {
+		s.batch.flush()
 		s.keep(s.context.Copy(s.handle, cuda.Ptr(dst), cuda.Ptr(src), n))
 	}
 }
 
 func (s *cudaStream) Upload(dst Ptr, src []byte) {
 	if s.ready("upload") && len(src) > 0 {
+		s.batch.flush()
 		s.keep(s.context.Upload(s.handle, cuda.Ptr(dst), unsafe.Pointer(&src[0]), len(src)))
 		s.host.hold(s, src)
 	}
@@ -108,6 +113,7 @@ func (s *cudaStream) Upload(dst Ptr, src []byte) {
 
 func (s *cudaStream) Download(dst []byte, src Ptr) {
 	if s.ready("download") && len(dst) > 0 {
+		s.batch.flush()
 		s.keep(s.context.Download(s.handle, unsafe.Pointer(&dst[0]), cuda.Ptr(src), len(dst)))
 		s.host.hold(s, dst)
 	}
@@ -130,6 +136,7 @@ func (s *cudaStream) Wait(e Event) {
 
 func (s *cudaStream) Sync() error {
 	if !s.closed {
+		s.batch.flush()
 		s.keep(s.context.SyncStream(s.handle))
 		s.host.drop()
 	}
@@ -150,8 +157,9 @@ func (s *cudaStream) Close() error {
 	err := s.Sync()
 	if !s.closed {
 		s.closed = true
+		s.device.work.leave(s) // until then others may record events of s
 		s.events.finish()
-		s.keep(s.context.DestroyStream(s.handle))
+		s.keep(errors.Join(s.batch.close(), s.context.DestroyStream(s.handle)))
 		err = s.Sync()
 	}
 	return err

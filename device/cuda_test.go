@@ -111,6 +111,9 @@ func useOpenCUDA(d *CUDADevice) error {
 		if err = d.Map(q, []Handle{h, h}); err == nil {
 			s.Upload(q, make([]byte, 1000))
 			s.Copy(p, q+500, 500)
+			for range directLaunches + 2 {
+				fakeLaunch(s, q+8, 1)
+			}
 			e := s.Record()
 			other.Wait(e)
 			other.Download(make([]byte, 10), p)
@@ -191,5 +194,22 @@ func TestCUDALaunchWithoutVersion(t *testing.T) {
 	}
 	if err := s.Close(); err == nil {
 		t.Error("Close hides the error")
+	}
+}
+
+// TestCUDAWorkspaceOfAnEndedStream: the workspace of a stream that has ended is
+// free, with nothing to wait for.
+func TestCUDAWorkspaceOfAnEndedStream(t *testing.T) {
+	d := OpenFakeCUDA(t, 0, false)
+	use := &Kernel{Name: "test", CUDA: func(_ *Launch, q *CUDAQueue) { q.Workspace(1) }}
+	for range 2 {
+		s, err := d.NewStream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Launch(&Launch{Kernel: use})
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

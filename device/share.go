@@ -24,12 +24,14 @@ type Sharer interface {
 	// device that made h.
 	Export(h Handle) (f *os.File, offset int64, err error)
 	// Import gives a handle for memory that a device of the same granularity
-	// exported. f remains the caller's. The capacity does not count it: the
-	// exporting device does. Destroy ends this device's use of it, and the
-	// content stays. The file is not trusted: whatever it is, Import returns an
-	// error if memory could vanish from it. So it does for a host device's own
-	// memory, for which there is a handle already; a GPU cannot tell its own
-	// from another process's, and gives one more handle of it.
+	// exported. f remains the caller's. An imported handle of a GPU keeps a
+	// file open, and those of the host one for each device that exported them.
+	// The capacity does not count the memory: the exporting device does.
+	// Destroy ends this device's use of it, and the content stays. The file is
+	// not trusted: whatever it is, Import returns an error if memory could
+	// vanish from it. So it does for a host device's own memory, for which there
+	// is a handle already; a GPU cannot tell its own from another process's,
+	// and gives one more handle of it.
 	Import(f *os.File, offset int64) (Handle, error)
 }
 

@@ -2,10 +2,17 @@
 
 package device
 
-import "errors"
+import (
+	"errors"
+	"os"
+)
 
 func newSharedMemory(uint64) (shared sharedMemory, granularity uint64, limit int, err error) {
 	return nil, 0, 0, errors.ErrUnsupported
 }
 
-func closeOnExec(int) {} // there are no GPUs
+// There are no GPUs.
+
+func closeOnExec(int) {}
+
+func duplicateFile(*os.File) (fd int, err error) { return -1, errors.ErrUnsupported }

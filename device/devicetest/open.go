@@ -2,6 +2,7 @@ package devicetest
 
 import (
 	"flag"
+	"strings"
 	"testing"
 
 	"github.com/headroom-go/headroom/device"
@@ -15,6 +16,10 @@ var chosen = flag.String("device", "", "device to run tests on in place of the h
 // Chosen is the name of the device that the flag -device of the test names, or
 // empty.
 func Chosen() string { return *chosen }
+
+// GPUs says whether that is a GPU, so that tests of several devices use those of the
+// driver, from number 0 on.
+func GPUs() bool { return strings.HasPrefix(*chosen, "cuda") }
 
 // Open opens the device of a name, or the one that the flag -device names.
 func Open(t testing.TB, name string) device.Device {
