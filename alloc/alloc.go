@@ -24,31 +24,34 @@
 // free block:
 //
 //  1. the place that a plan has for it, if one is followed (plan.go)
-//  2. from four pages on, what was stitched for an earlier request of its size,
+//  2. where the same request of an earlier step was, if that is free and its
+//     stream may use it at once (repeat.go). Nearly every request of a repeating
+//     step ends here.
+//  3. from four pages on, what was stitched for an earlier request of its size,
 //     if its stream may use that at once (view.go)
-//  3. best fit among the blocks that its stream may use at once. Nearly every
-//     request of a repeating step ends here.
-//  4. finished frees: look how far other streams have come, and again
-//  5. frees that are not finished: take a block that others may still use and
-//     make the stream wait for them, on the device
-//  6. pending frees: the same for blocks that Use was called for
-//  7. what was stitched for an earlier request, whoever uses it
-//  8. the source grows. It stitches the parts of several holes, or maps pages
+//  4. best fit among the blocks that its stream may use at once
+//  5. finished frees: look how far other streams have come, and again
+//  6. frees that are not finished: take a block that others may still use, that
+//     of an earlier step if it is one, and make the stream wait for them, on
+//     the device
+//  7. pending frees: the same for blocks that Use was called for
+//  8. what was stitched for an earlier request, whoever uses it
+//  9. the source grows. It stitches the parts of several holes, or maps pages
 //     of other holes behind the gap that needs the fewest, whichever uses up
 //     fewer whole pages (stitch.go), and creates handles only when no wholly
 //     free page is left: reserved never grows while enough whole pages are
 //     free. A device without virtual memory first gives back its wholly free
 //     segments.
-//  9. what is left in any shape: unaligned, or in the other pool
-//  10. the memory of the plan, which is given up
-//  11. the evictors, after each of which all begins anew
-//  12. an OutOfMemoryError which says why
+//  10. what is left in any shape: unaligned, or in the other pool
+//  11. the memory of the plan, which is given up
+//  12. the evictors, after each of which all begins anew
+//  13. an OutOfMemoryError which says why
 //
 // A request of exactly n pages starts on a page, so that equal large blocks do
 // not straddle: on measured traces this and the small pool are worth up to 4 %
 // of reserved memory. Other sizes are packed without a gap.
 //
-// Which block is chosen in steps 1 to 3, 7 and 8 does not depend on how far the device
+// Which block is chosen in steps 1 to 4, 8 and 9 does not depend on how far the device
 // has come, so a program that uses one stream gets the same addresses and
 // peaks on every run and on every device, the null device included. Where a
 // page changes its place, the host waits for the work that may touch it.
@@ -136,6 +139,7 @@ type Allocator struct {
 
 	planned    *planned   // nil: no plan is followed
 	recording  *recording // of this step; nil: none
+	steps      steps
 	recordings uint64
 	failures   int // plans in a row that did not hold
 	pause      int // steps until the next recording
@@ -161,8 +165,7 @@ type source interface {
 	grow(r request) (*Block, error)
 	// kept gives the same without taking or mapping anything, from what was
 	// stitched for an earlier request of this size; nil if there is none.
-	// Where ready is set, only what r's stream may use at once.
-	kept(r request, ready bool) *Block
+	kept(r request, w when) *Block
 	// prepare takes size bytes from the device, or a little more.
 	prepare(size uint64) error
 	// trim gives wholly free memory back until no more than keep bytes are
@@ -261,6 +264,9 @@ func (a *Allocator) alloc(from *pool, size uint64, p trace.Purpose, s device.Str
 		return nil, errClosed
 	}
 	r := a.request(from, size, s)
+	if from == nil && a.steps.last != nil {
+		r.turn = a.steps.next(r.size)
+	}
 	a.settleFinished()
 	b, err := a.obtain(&r)
 	for err != nil && a.evict(&r, err) {
@@ -274,6 +280,7 @@ func (a *Allocator) alloc(from *pool, size uint64, p trace.Purpose, s device.Str
 	b.uses, b.users, b.stack = b.uses[:0], b.users[:0], nil
 	a.stats.alloc(b)
 	a.high.raise(&a.stats)
+	r.turn.note(b)
 	if a.recording != nil && from == nil {
 		a.recording.start(b)
 	}

@@ -86,6 +86,36 @@ func BenchmarkRandom(b *testing.B) {
 	}
 }
 
+// BenchmarkStep plays a training step over and over, and reports the time of an
+// allocation and a free in it, with what the loop costs.
+func BenchmarkStep(b *testing.B) {
+	a, s := benchAllocator(b, 1, Options{})
+	program := trainingStep(rand.New(rand.NewPCG(1, 3)))
+	order, live := moments(program, false), make([]*Block, len(program))
+	step := func() {
+		if err := a.Step(); err != nil {
+			b.Fatal(err)
+		}
+		for _, m := range order {
+			if m.start {
+				live[m.block] = mustAlloc(b, a, program[m.block].Size, s[0])
+			} else {
+				live[m.block].Free()
+			}
+		}
+	}
+	for range 4 {
+		step()
+	}
+	before := a.Stats().ViewMaps
+	b.ReportAllocs()
+	for b.Loop() {
+		step()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(program)), "ns/alloc")
+	b.ReportMetric(float64(a.Stats().ViewMaps-before)/float64(b.N), "maps/step")
+}
+
 // BenchmarkEvents is BenchmarkReuse of 4 MiB with history: events are kept in a
 // ring, the second time with stacks.
 func BenchmarkEvents(b *testing.B) {

@@ -3,6 +3,14 @@ package alloc
 // find gives a free block for r without taking memory from the device, or nil:
 // the first rungs of the ladder.
 func (a *Allocator) find(r *request) *Block {
+	if b := a.findReady(r); b != nil {
+		return b
+	}
+	return a.findAny(r)
+}
+
+// findReady gives one that r's stream may use at once.
+func (a *Allocator) findReady(r *request) *Block {
 	if b := a.ready(r); b != nil {
 		return b
 	}
@@ -13,6 +21,11 @@ func (a *Allocator) find(r *request) *Block {
 			return b
 		}
 	}
+	return nil
+}
+
+// findAny gives one that others may still use.
+func (a *Allocator) findAny(r *request) *Block {
 	if b := bestFit(r.pool.free, r); b != nil {
 		return b
 	}

@@ -22,15 +22,24 @@ func (a *Allocator) obtain(r *request) (*Block, error) {
 			return b, nil
 		}
 	}
+	if b := a.again(r, atOnce); b != nil {
+		return b, nil
+	}
 	if a.page > 0 && r.size >= keptFirst*a.page {
-		if b := a.source.kept(*r, true); b != nil {
+		if b := a.source.kept(*r, atOnce); b != nil {
 			return b, nil
 		}
 	}
-	if b := a.find(r); b != nil {
+	if b := a.findReady(r); b != nil {
 		return a.carve(b, r), nil
 	}
-	if b := a.source.kept(*r, false); b != nil {
+	if b := a.again(r, later); b != nil {
+		return b, nil
+	}
+	if b := a.findAny(r); b != nil {
+		return a.carve(b, r), nil
+	}
+	if b := a.source.kept(*r, later); b != nil {
 		return b, nil
 	}
 	b, err := a.source.grow(*r)
@@ -41,9 +50,9 @@ func (a *Allocator) obtain(r *request) (*Block, error) {
 }
 
 // keptFirst is the number of pages from which on a request looks for what was
-// stitched for its like before it breaks whole pages open. It makes repeating
-// steps converge: else the pages of a stitch are used for something smaller,
-// and the next step has to stitch again.
+// stitched for its like before it breaks whole pages open: else the pages of a
+// stitch are used for something smaller, and a program that repeats without
+// Steps has to stitch again.
 const keptFirst = 4
 
 // obtainAnywhere gives what is left in any shape: unaligned, or of the other

@@ -121,11 +121,14 @@ func (m *model) seldom(what byte, arg int) {
 }
 
 // size gives sizes of every kind: tiny, small, odd, whole pages, half pages,
-// what the plan has next. Some come again and again.
+// what the plan or an earlier step has next. Some come again and again.
 func (m *model) size(kind byte, arg int) uint64 {
 	n, page := uint64(arg)+1, max(m.page, 64<<10)
 	if p := m.a.planned; p != nil && kind%2 == 1 && p.next < len(p.plan.blocks) {
 		return p.plan.blocks[p.next].size
+	}
+	if t := m.a.steps.last; t != nil && t.next != nil && arg%2 == 1 {
+		return t.next.size
 	}
 	switch kind % 8 {
 	case 0:
@@ -469,7 +472,7 @@ func TestRandomOperations(t *testing.T) {
 	}
 	t.Log(total)
 	total.least(t, 50, "stitches_total", "stitch_reuses_total", "unmaps_total", "view_unmaps_total", "destroys_total",
-		"planned_total", "waits_total", "syncs_total", "settles_total", "borrows_total", "ooms_total")
+		"planned_total", "repeats_total", "waits_total", "syncs_total", "settles_total", "borrows_total", "ooms_total")
 	total.least(t, 1, "view pending", "view of both ends of one page", "view of another pool's pages", "view of a plan", "block freed with its pool", "compacted")
 }
 

@@ -36,7 +36,7 @@ func (p *plain) grow(r request) (*Block, error) {
 }
 
 // kept gives nil: nothing is stitched here.
-func (p *plain) kept(request, bool) *Block { return nil }
+func (p *plain) kept(request, when) *Block { return nil }
 
 // segment allocates a segment of size bytes, after giving back wholly free
 // ones if it does not fit otherwise.
@@ -115,6 +115,7 @@ func (p *plain) release(seg *segment) error {
 	}
 	seg.first.tree.remove(seg.first)
 	p.a.recycle(seg.first)
+	seg.first = nil
 	p.a.segments = slices.DeleteFunc(p.a.segments, func(s *segment) bool { return s == seg })
 	p.a.stats.Reserved -= seg.size
 	p.a.stats.Destroys++

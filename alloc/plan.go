@@ -67,7 +67,8 @@ type planFile struct {
 
 const (
 	planFormat = "headroom-plan"
-	// maxPlanPages bounds what a plan from a file may make an allocator set up.
+	// maxPlanPages bounds what a plan, whose blocks may be a stranger's, can make an
+	// allocator set up.
 	maxPlanPages = 1 << 22
 )
 

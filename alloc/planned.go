@@ -49,6 +49,7 @@ func (a *Allocator) followPlan(p *Plan) error {
 	a.join(a.newSegment(pl.pool, uint64(base), uint64(p.pages)*p.page, unbacked))
 	pl.seg = a.segments[len(a.segments)-1]
 	a.planned = pl
+	a.steps.forget()
 	return nil
 }
 

@@ -281,6 +281,16 @@ func TestReadPlanRefuses(t *testing.T) {
 	}
 }
 
+// TestPlanTooLarge plans blocks whose pages alone would take memory here.
+func TestPlanTooLarge(t *testing.T) {
+	for most, size := range map[bool]uint64{true: maxPlanPages * mib, false: maxPlanPages*mib + 1} {
+		_, err := MakePlan(t.Context(), []Lifetime{{Size: size, Start: 0, End: 1}}, mib)
+		if (err == nil) != most {
+			t.Errorf("a block of %d bytes: %v", size, err)
+		}
+	}
+}
+
 // FuzzReadPlan follows whatever is read.
 func FuzzReadPlan(f *testing.F) {
 	f.Add([]byte(`{"format":"headroom-plan","version":1,"page_bytes":65536,"pages":3,"blocks":[[512,0,1,1],[131072,512,0,1,2,1,1,1]]}`))

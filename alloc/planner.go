@@ -22,7 +22,8 @@ type Lifetime struct {
 
 // MakePlan places the blocks, which are in the order of their requests, on
 // pages of page bytes, a power of two. It looks for the fewest pages until ctx
-// ends, which is no error, or nothing better is to be expected.
+// ends, which is no error, or nothing better is to be expected. It fails where blocks
+// need more pages than a plan can have, which is 4 Mi.
 func MakePlan(ctx context.Context, blocks []Lifetime, page uint64) (*Plan, error) {
 	return makePlan(ctx, blocks, page, 0)
 }
@@ -69,6 +70,9 @@ func staticPlan(ctx context.Context, blocks []Lifetime, page uint64, work int) (
 		return nil, 0, fmt.Errorf("placing %d blocks: %w", len(blocks), err)
 	}
 	p := &Plan{page: page, pages: int(roundUp(solved.Peak, page) / page), blocks: make([]plannedBlock, len(blocks))}
+	if p.pages > maxPlanPages {
+		return nil, 0, fmt.Errorf("the blocks need %d pages of %d bytes: a plan has at most %d", p.pages, page, maxPlanPages)
+	}
 	for i, b := range buffers {
 		at := solved.Offsets[i]
 		first := int(at / page)

@@ -132,6 +132,7 @@ func (a *Allocator) tidy() {
 		}
 		b.tree.remove(b)
 		a.recycle(b)
+		seg.first = nil
 		return true
 	})
 }

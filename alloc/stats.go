@@ -42,7 +42,8 @@ type Stats struct {
 	ViewUnmaps        uint64 // … and taken away from them
 	Waits             uint64 // times a stream was made to wait for another one
 	Syncs             uint64 // times the host waited for a stream
-	Planned           uint64 // requests served by a plan
+	Planned           uint64 // requests served by a plan,
+	Repeats           uint64 // … and where the same one of an earlier step was
 	Settles           uint64 // requests served by a finished free of another stream
 	Borrows           uint64 // requests served in any shape, when memory was short
 	Evictions         uint64 // times an evictor freed memory
@@ -85,6 +86,7 @@ var statTable = [...]struct {
 	{"waits_total", "Times a stream was made to wait for another one.", func(s *Stats) uint64 { return s.Waits }},
 	{"syncs_total", "Times the host waited for a stream.", func(s *Stats) uint64 { return s.Syncs }},
 	{"planned_total", "Requests served by a plan.", func(s *Stats) uint64 { return s.Planned }},
+	{"repeats_total", "Requests served where the same one of an earlier step was.", func(s *Stats) uint64 { return s.Repeats }},
 	{"settles_total", "Requests served by a finished free of another stream.", func(s *Stats) uint64 { return s.Settles }},
 	{"borrows_total", "Requests served in any shape, or from the other pool, when memory was short.", func(s *Stats) uint64 { return s.Borrows }},
 	{"evictions_total", "Times that an evictor freed memory for a request.", func(s *Stats) uint64 { return s.Evictions }},

@@ -48,10 +48,12 @@ func (a *Allocator) trim(keep uint64) (uint64, error) {
 	return a.source.trim(keep)
 }
 
-// Step says that a step of the program ends here. Options tell what is done
-// then: planning of the next step, trimming to SoftLimit, and every TrimEvery
-// steps to nothing. The requests of a plan that is followed start anew. An
-// error comes from the device; the allocator can be used on.
+// Step says that a step of the program ends here and the next one begins: its
+// requests, or those of a plan that is followed, start anew. Requests of the same
+// sizes in the same order as in an earlier step get the same places, so that a
+// step that repeats needs nothing of the driver. Options tell what is done beside
+// that: planning of the next step, trimming to SoftLimit, and every TrimEvery
+// steps to nothing. An error comes from the device; the allocator can be used on.
 func (a *Allocator) Step() error {
 	a.begin()
 	defer a.unlock()
@@ -66,6 +68,8 @@ func (a *Allocator) Step() error {
 	}
 	if a.planned != nil {
 		a.planned.next, a.planned.lost = 0, 0
+	} else {
+		a.steps.begin()
 	}
 	if keep := a.keep(); keep < a.stats.Reserved {
 		_, trimErr := a.trim(keep)

@@ -145,7 +145,16 @@ type request struct {
 	align  uint64 // power of two, of the address
 	pool   *pool
 	stream *stream
+	turn   *turn // that it had in earlier steps; nil: none is known
 }
+
+// when says by when a request's stream must be able to use what is found.
+type when bool
+
+const (
+	atOnce when = true
+	later  when = false // behind work of other streams, too
+)
 
 // start gives the first fitting address in b, and whether the request fits there.
 func (r *request) start(b *Block) (uint64, bool) {

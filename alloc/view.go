@@ -46,14 +46,22 @@ type views struct {
 	bySize map[uint64][]*view
 	home   *segment     // that their blocks belong to; it has no addresses
 	pages  int          // mapped by all
+	least  int          // of them that may be mapped in any case
 	taken  uint64       // number of times that one was taken
 	moves  uint64       // number of times that a page which one shows got or lost its home
 	lost   []device.Ptr // addresses that could not be released
 }
 
-// maxViewPages bounds the pages mapped by views: each is a mapping of the
-// system, which has a limit on them (65,530 a process by default on Linux).
-const maxViewPages = 1 << 15
+const leastViewed = 1 << 19
+
+// mostViewed bounds the pages mapped by views, so that idle ones don't pile up.
+// Near the capacity a step uses up to three times as many as are reserved, and
+// steps of several shapes may take turns; one whose blocks are a twentieth of the
+// memory each, and most of them made again, used 45 times as many. A page mapped
+// costs the driver 8 or 16 bytes of page table.
+func (v *virtual) mostViewed() int {
+	return max(v.a.views.least, 8*int(v.a.stats.Reserved/v.a.page))
+}
 
 // all lists the views.
 func (v *views) all(yield func(*view) bool) {
@@ -123,7 +131,7 @@ func (w *view) free() bool {
 // ready says whether a stream may use the pieces, which are free, at once.
 func (w *view) ready(s *stream) bool {
 	for _, p := range w.pieces() {
-		if c := class(p.seg.at(p.from).uses); c != clean && c != ownClass+s.id {
+		if !p.seg.at(p.from).ready(s) {
 			return false
 		}
 	}
@@ -164,12 +172,12 @@ func (w *view) giveBack() {
 
 // kept gives the block of an idle view of r's size whose pieces are free, the
 // newest first.
-func (v *virtual) kept(r request, ready bool) *Block {
-	for _, w := range slices.Backward(v.a.views.bySize[r.size]) {
-		if w.pool == r.pool && w.free() && (!ready || w.ready(r.stream)) {
+func (v *virtual) kept(r request, w when) *Block {
+	for _, view := range slices.Backward(v.a.views.bySize[r.size]) {
+		if view.pool == r.pool && view.free() && (w == later || view.ready(r.stream)) {
 			v.a.stats.Reuses++
 			v.a.note("reuse stitch", r.stream.id, r.size)
-			return w.take()
+			return view.take()
 		}
 	}
 	return nil
@@ -179,8 +187,11 @@ func (v *virtual) kept(r request, ready bool) *Block {
 // an offset in the first.
 func (v *virtual) see(p *pool, pages []*page, offset, size uint64) (*view, error) {
 	a := v.a
-	if err := v.drop(max(0, maxViewPages-len(pages))); err != nil {
-		return nil, err
+	if most := v.mostViewed(); a.views.pages+len(pages) > most {
+		some := most / 8 // more at once, since each time all are sorted
+		if err := v.drop(max(0, most-some-len(pages))); err != nil {
+			return nil, err
+		}
 	}
 	base, err := a.dev.Reserve(uint64(len(pages)) * a.page)
 	if err != nil {
@@ -214,9 +225,6 @@ func (v *virtual) release(base device.Ptr) error {
 // drop unmaps idle views, those first that were not taken for longest, until
 // the views map at most so many pages. It waits for the work on them.
 func (v *virtual) drop(most int) error {
-	if v.a.views.pages <= most {
-		return nil
-	}
 	var idle []*view
 	for w := range v.a.views.all {
 		if w.block.state == free {
@@ -274,6 +282,7 @@ func (v *virtual) unmap(w *view) error {
 		p.views--
 	}
 	v.a.stats.ViewUnmaps += uint64(len(w.pages))
+	w.pages, w.homes = nil, nil // a step may remember w for long
 	return v.release(device.Ptr(w.base))
 }
 

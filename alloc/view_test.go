@@ -84,7 +84,7 @@ func TestViewsAreBounded(t *testing.T) {
 	for _, b := range holes {
 		b.Free()
 	}
-	a.limit = a.stats.Reserved
+	a.limit, a.views.least = a.stats.Reserved, 1<<15
 	use := func(i int) *Block { // about 1800 pages of the holes
 		b := mustAlloc(t, a, 900<<10+uint64(i)*unit, s)
 		b.Free()
@@ -93,7 +93,7 @@ func TestViewsAreBounded(t *testing.T) {
 	const views = 30
 	first, second := use(0), use(1)
 	for i := 2; i < views; i++ {
-		if use(i).view == nil || use(0) != first || a.views.pages > maxViewPages {
+		if use(i).view == nil || use(0) != first || a.views.pages > a.source.(*virtual).mostViewed() {
 			t.Fatalf("after %d views: figures %+v, %d pages mapped", i, a.Stats(), a.views.pages)
 		}
 	}
