@@ -35,25 +35,21 @@ func (pl *Plan) execute(p *Program) (*executor, error) {
 		return nil, err
 	}
 	for k := range len(x.steps) + 1 {
-		if err := x.step(k, pl); err != nil {
+		if err := x.step(k); err != nil {
 			return nil, fmt.Errorf("remat: step %d: %w", k, err)
 		}
 	}
 	return x, nil
 }
 
+// executor is the state of a program's memory between two steps.
 type executor struct {
 	p       *Program
 	root    []int
 	within  [][]int // of each root, the values in its memory
 	made    []int
 	steps   []int
-	opens   [][]Window // by first step
-	closes  [][]Window // by last step
-	outs    [][]Move   // by the step after which they start
-	gone    [][]Move
-	backs   [][]Move
-	needs   [][]Move
+	due     []due
 	done    map[Move][2]int64 // when the copies end
 	views   map[Move][]int    // what a copy out holds
 	defined []bool            // values that may be read
@@ -65,30 +61,38 @@ type executor struct {
 	lane    [2]int64 // when the lanes are free
 }
 
+// due is what the plan wants at a step: the windows that begin and end with it,
+// and the moves with an event there, by which event that is.
+type due struct {
+	opens, closes            []Window
+	outs, gone, backs, needs []Move
+}
+
+// prepare sorts what the plan wants by steps, and takes in what is there at the
+// start.
 func (x *executor) prepare(pl *Plan) error {
 	n := len(x.steps)
-	x.opens, x.closes = make([][]Window, n+1), make([][]Window, n+1)
-	x.outs, x.gone, x.backs, x.needs = make([][]Move, n+1), make([][]Move, n+1), make([][]Move, n+1), make([][]Move, n+1)
+	x.due = make([]due, n+1)
 	x.done, x.views, x.ran = map[Move][2]int64{}, map[Move][]int{}, make([]bool, len(x.p.Ops))
 	for _, w := range pl.Windows {
 		if w.First < 0 || w.Last < w.First || w.Last > n || w.Value < 0 || w.Value >= len(x.root) || x.root[w.Value] != w.Value {
 			return fmt.Errorf("remat: bad window %+v", w)
 		}
-		x.opens[w.First] = append(x.opens[w.First], w)
-		x.closes[w.Last] = append(x.closes[w.Last], w)
+		push(&x.due[w.First].opens, w)
+		push(&x.due[w.Last].closes, w)
 	}
 	for _, m := range pl.Moves {
 		if m.Out < 0 || m.Gone <= m.Out || m.Back <= m.Gone || m.Need < m.Back || m.Need > n {
 			return fmt.Errorf("remat: bad move %+v", m)
 		}
-		x.outs[m.Out] = append(x.outs[m.Out], m)
-		x.gone[m.Gone] = append(x.gone[m.Gone], m)
-		x.backs[m.Back] = append(x.backs[m.Back], m)
-		x.needs[m.Need] = append(x.needs[m.Need], m)
+		push(&x.due[m.Out].outs, m)
+		push(&x.due[m.Gone].gone, m)
+		push(&x.due[m.Back].backs, m)
+		push(&x.due[m.Need].needs, m)
 	}
-	for k := range n + 1 { // of copies that may start at once the most urgent goes first
-		slices.SortStableFunc(x.outs[k], func(a, b Move) int { return a.Gone - b.Gone })
-		slices.SortStableFunc(x.backs[k], func(a, b Move) int { return a.Need - b.Need })
+	for _, d := range x.due { // of copies that may start at once the most urgent goes first
+		slices.SortStableFunc(d.outs, func(a, b Move) int { return a.Gone - b.Gone })
+		slices.SortStableFunc(d.backs, func(a, b Move) int { return a.Need - b.Need })
 	}
 	x.within = make([][]int, len(x.p.Values))
 	for v, at := range x.made {
@@ -102,49 +106,38 @@ func (x *executor) prepare(pl *Plan) error {
 	return nil
 }
 
-// step runs step k, or the end of the program.
-func (x *executor) step(k int, pl *Plan) error {
+func push[T any](list *[]T, x T) { *list = append(*list, x) }
+
+// step runs step k, or the end of the program, which reads the outputs.
+func (x *executor) step(k int) error {
 	if err := x.copies(k); err != nil {
 		return err
 	}
-	var extra int64 // outputs that nobody keeps, and workspace
-	end := k == len(x.steps)
-	args, cost := x.p.Outputs, int64(0)
-	if !end {
-		op := x.p.Ops[x.steps[k]]
-		if x.ran[x.steps[k]] && (op.Once || op.View) {
-			return fmt.Errorf("operation %d may not run again", x.steps[k])
+	op := Op{Args: x.p.Outputs}
+	if k < len(x.steps) {
+		i := x.steps[k]
+		if op = x.p.Ops[i]; x.ran[i] && (op.Once || op.View) {
+			return fmt.Errorf("operation %d may not run again", i)
 		}
-		x.ran[x.steps[k]] = true
-		args, cost, extra = op.Args, op.Cost, op.Workspace
+		x.ran[i] = true
 	}
-	for _, a := range args {
+	for _, a := range op.Args {
 		if err := x.need(a); err != nil {
 			return err
 		}
 	}
-	x.clock += cost
-	kept := map[int]bool{}
-	for _, w := range x.opens[k] {
-		x.windows[w.Value]++
-		x.live += x.p.Values[w.Value].Bytes
-		kept[w.Value] = true
+	x.clock += op.Cost
+	unkept, err := x.open(k, op)
+	if err != nil {
+		return err
 	}
-	if !end {
-		extra += x.outputs(x.p.Ops[x.steps[k]], kept)
-	}
-	for v := range kept {
-		if !x.defined[v] && !slices.ContainsFunc(x.backs[k], func(m Move) bool { return m.Value == v }) {
-			return fmt.Errorf("a window of value %d opens where nothing makes it", v)
-		}
-	}
-	x.peak = max(x.peak, x.live+extra)
-	for _, m := range x.outs[k] {
+	x.peak = max(x.peak, x.live+op.Workspace+unkept)
+	for _, m := range x.due[k].outs {
 		if err := x.leave(m); err != nil {
 			return err
 		}
 	}
-	for _, w := range x.closes[k] {
+	for _, w := range x.due[k].closes {
 		x.windows[w.Value]--
 		x.live -= x.p.Values[w.Value].Bytes
 		if x.windows[w.Value] == 0 {
@@ -152,6 +145,24 @@ func (x *executor) step(k int, pl *Plan) error {
 		}
 	}
 	return nil
+}
+
+// open opens the windows of step k, defines what its operation makes, and returns
+// the bytes of what nobody keeps of it.
+func (x *executor) open(k int, op Op) (unkept int64, err error) {
+	kept := map[int]bool{}
+	for _, w := range x.due[k].opens {
+		x.windows[w.Value]++
+		x.live += x.p.Values[w.Value].Bytes
+		kept[w.Value] = true
+	}
+	unkept = x.outputs(op, kept)
+	for v := range kept {
+		if !x.defined[v] && !slices.ContainsFunc(x.due[k].backs, func(m Move) bool { return m.Value == v }) {
+			return 0, fmt.Errorf("a window of value %d opens where nothing makes it", v)
+		}
+	}
+	return unkept, nil
 }
 
 // outputs defines what op makes and returns the bytes of what nobody keeps.
@@ -199,17 +210,17 @@ func (x *executor) lose(v int) {
 // copies waits for the copies that must have ended before step k and starts those
 // that begin with it.
 func (x *executor) copies(k int) error {
-	for _, m := range x.gone[k] {
+	for _, m := range x.due[k].gone {
 		x.clock = max(x.clock, x.done[m][0])
 		if x.windows[m.Value] > 0 {
 			return fmt.Errorf("value %d is in memory though it is moved away", m.Value)
 		}
 	}
-	for _, m := range x.backs[k] {
+	for _, m := range x.due[k].backs {
 		end := max(x.clock, x.lane[1], x.done[m][0]) + x.p.copyTime(x.p.Values[m.Value].Bytes, x.p.BackRate)
 		x.lane[1], x.done[m] = end, [2]int64{x.done[m][0], end}
 	}
-	for _, m := range x.needs[k] {
+	for _, m := range x.due[k].needs {
 		x.clock = max(x.clock, x.done[m][1])
 		for _, v := range x.views[m] {
 			x.defined[v] = true

@@ -6,18 +6,15 @@ import "math"
 // et al., Dynamic Tensor Rematerialization, ICLR 2021), counted as its published
 // simulator counts.
 type dtrRun struct {
-	p       *Program
+	*dtrShape
 	budget  int64
 	limit   int64 // of extra time
 	memory  int64
 	clock   int64
 	extra   int64
 	stage   int32
-	root    []int
-	made    []int
 	defined []bool
 	store   []dtrStore // by root
-	held    [][]int32  // operation → roots that the program lets go of after it
 	sets    []dtrSet   // union-find of evicted neighbours
 	first   int32      // of the list of what may be evicted, in order
 	last    int32
@@ -57,7 +54,7 @@ type dtrShape struct {
 	p    *Program
 	root []int
 	made []int
-	held [][]int32
+	held [][]int32 // operation → roots that the program lets go of after it
 }
 
 func newDTRShape(p *Program) *dtrShape {
@@ -74,8 +71,8 @@ func newDTRShape(p *Program) *dtrShape {
 // runs again.
 func (sh *dtrShape) run(budget, limit int64, rerun func(stage, op int32)) (extra int64, end dtrEnd) {
 	p := sh.p
-	r := &dtrRun{p: p, budget: budget, limit: limit, clock: 1, root: sh.root, made: sh.made,
-		defined: make([]bool, len(p.Values)), store: make([]dtrStore, len(p.Values)), held: sh.held, first: -1, last: -1, rerun: rerun}
+	r := &dtrRun{dtrShape: sh, budget: budget, limit: limit, clock: 1,
+		defined: make([]bool, len(p.Values)), store: make([]dtrStore, len(p.Values)), first: -1, last: -1, rerun: rerun}
 	for v := range r.store {
 		s := &r.store[v]
 		s.size, s.set, s.prev, s.next = p.Values[v].Bytes, -1, -2, -2
@@ -151,11 +148,36 @@ func (r *dtrRun) step(i int) bool {
 // those whose values it lacks.
 func (r *dtrRun) materialize(i, v int, again bool) bool {
 	op := &r.p.Ops[i]
+	if !r.collect(op.Args) {
+		return false
+	}
+	var need int64
+	if !op.View {
+		for _, o := range op.Outs {
+			need += r.p.Values[o].Bytes
+		}
+	}
+	if !r.makeRoom(need + op.Workspace) {
+		return false
+	}
+	r.compute(i, v, need, again)
 	for _, a := range op.Args {
+		r.unlock(int32(r.root[a]))
+	}
+	if r.extra > r.limit {
+		r.err = dtrLimit
+		return false
+	}
+	return true
+}
+
+// collect locks the arguments of an operation, made again where they are missing.
+func (r *dtrRun) collect(args []int) bool {
+	for _, a := range args {
 		r.store[r.root[a]].access = r.clock
 	}
 	var missing []int
-	for _, a := range op.Args {
+	for _, a := range args {
 		if r.defined[a] {
 			r.lock(int32(r.root[a]))
 		} else {
@@ -168,26 +190,17 @@ func (r *dtrRun) materialize(i, v int, again bool) bool {
 		}
 		r.lock(int32(r.root[a]))
 	}
-	var need int64
-	if !op.View {
-		for _, o := range op.Outs {
-			need += r.p.Values[o].Bytes
-		}
-	}
-	for r.memory+need+op.Workspace > r.budget {
+	return true
+}
+
+// makeRoom evicts until so many bytes are free.
+func (r *dtrRun) makeRoom(bytes int64) bool {
+	for r.memory+bytes > r.budget {
 		if r.first < 0 {
 			r.err = dtrMemory
 			return false
 		}
 		r.evict(r.choose())
-	}
-	r.compute(i, v, need, again)
-	for _, a := range op.Args {
-		r.unlock(int32(r.root[a]))
-	}
-	if r.extra > r.limit {
-		r.err = dtrLimit
-		return false
 	}
 	return true
 }

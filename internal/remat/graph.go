@@ -41,29 +41,35 @@ type view struct {
 
 type read struct{ views []int32 }
 
+// compiler makes a graph of a program, an operation after the other.
+type compiler struct {
+	*graph
+	root   []int   // value → the one whose memory it lies in
+	pinned []bool  // by root
+	slot   []int32 // root → its slot, or -1
+	viewOf []int32 // value → its place in the views of its slot, or -1
+	bytes  int64   // pinned so far
+}
+
 // newGraph compiles a program that has passed Check.
 func newGraph(p *Program) *graph {
-	g := &graph{p: p, plain: p.PlainCost()}
-	root, made := p.roots(), p.makers()
-	pinned := make([]bool, len(p.Values)) // by root
-	var base int64
+	c := &compiler{graph: &graph{p: p, plain: p.PlainCost()}, root: p.roots(),
+		pinned: make([]bool, len(p.Values)), slot: make([]int32, len(p.Values)), viewOf: make([]int32, len(p.Values))}
+	made := p.makers()
 	for v, val := range p.Values {
+		c.slot[v], c.viewOf[v] = -1, -1
 		if made[v] < 0 {
-			pinned[root[v]] = true
-			base += val.Bytes
-		} else if val.Pinned {
-			pinned[root[v]] = true
+			c.bytes += val.Bytes
+		}
+		if made[v] < 0 || val.Pinned {
+			c.pinned[c.root[v]] = true
 		}
 	}
-	slot := make([]int32, len(p.Values)) // of roots
-	viewOf := make([]int32, len(p.Values))
-	for v := range viewOf {
-		slot[v], viewOf[v] = -1, -1
-	}
 	for i, op := range p.Ops {
-		g.addOp(i, op, root, pinned, slot, viewOf, &base)
+		c.addOp(int32(i), op)
 	}
-	g.addEnd(root, pinned, slot, viewOf, base)
+	c.addEnd()
+	g := c.graph
 	for v, p := range g.prod {
 		if !g.once[p] && g.size[v] > 0 {
 			g.free = append(g.free, int32(v))
@@ -99,85 +105,94 @@ func (g *graph) classify() {
 	g.kinds = len(kinds)
 }
 
-func (g *graph) addOp(i int, op Op, root []int, pinned []bool, slot, viewOf []int32, base *int64) {
-	p := g.p
-	if op.View && pinned[root[op.Args[0]]] {
+// addOp makes a stage of an operation, unless it is left out.
+func (c *compiler) addOp(i int32, op Op) {
+	if op.View {
+		c.addView(i, op)
 		return
 	}
-	free := true // makes nothing but pinned values
 	var outs []int32
 	var bytes int64
 	once := op.Once
 	for _, v := range op.Outs {
-		switch {
-		case op.View:
-		case pinned[v]:
-			*base += p.Values[v].Bytes
+		if c.pinned[v] {
+			c.bytes += c.p.Values[v].Bytes
 			once = true
-		default:
-			slot[v] = int32(len(g.size))
-			outs = append(outs, slot[v])
-			bytes += p.Values[v].Bytes
-			g.size = append(g.size, p.Values[v].Bytes)
-			g.value = append(g.value, int32(v))
-			g.prod = append(g.prod, int32(g.n))
-			g.cons = append(g.cons, nil)
-			g.views = append(g.views, nil)
-			g.through = append(g.through, nil)
-			free = false
+			continue
 		}
+		outs = append(outs, c.addSlot(v))
+		bytes += c.p.Values[v].Bytes
 	}
-	if free && !op.View && len(op.Args) == 0 && op.Workspace == 0 && len(op.Outs) > 0 {
+	if outs == nil && len(op.Args) == 0 && op.Workspace == 0 && len(op.Outs) > 0 {
 		return
 	}
-	g.push(int32(i), op.Cost, bytes, op.Workspace, once || op.View, outs, *base)
-	for _, v := range op.Args {
-		g.reads(slot[root[v]], viewOf[v])
-	}
-	if op.View {
-		s := slot[root[op.Args[0]]]
-		for _, v := range op.Outs {
-			viewOf[v] = int32(len(g.views[s]))
-		}
-		g.views[s] = append(g.views[s], view{int32(g.n - 1), op.Cost, viewOf[op.Args[0]]})
-	}
+	c.push(i, op.Cost, bytes, op.Workspace, once, outs)
+	c.reads(op.Args)
 }
 
-func (g *graph) push(op int32, cost, add, work int64, once bool, outs []int32, base int64) {
-	g.op = append(g.op, op)
-	g.cost = append(g.cost, cost)
-	g.add = append(g.add, add)
-	g.work = append(g.work, work)
-	g.once = append(g.once, once)
-	g.outs = append(g.outs, outs)
-	g.args = append(g.args, nil)
-	g.base = append(g.base, base)
-	g.n++
+// addSlot makes a slot for value v, which the next stage makes.
+func (c *compiler) addSlot(v int) int32 {
+	s := int32(len(c.size))
+	c.slot[v] = s
+	c.size = append(c.size, c.p.Values[v].Bytes)
+	c.value = append(c.value, int32(v))
+	c.prod = append(c.prod, int32(c.n))
+	c.cons = append(c.cons, nil)
+	c.views = append(c.views, nil)
+	c.through = append(c.through, nil)
+	return s
 }
 
-// reads notes that the last stage reads slot s through a view (or -1).
-func (g *graph) reads(s, through int32) {
-	if s < 0 {
+// addView makes a stage of a view, unless it is one of a pinned value.
+func (c *compiler) addView(i int32, op Op) {
+	of := op.Args[0]
+	if c.pinned[c.root[of]] {
 		return
 	}
-	t := g.n - 1
-	if !slices.Contains(g.args[t], s) {
-		g.args[t] = append(g.args[t], s)
-		g.cons[s] = append(g.cons[s], int32(t))
-		g.through[s] = append(g.through[s], read{})
+	c.push(i, op.Cost, 0, op.Workspace, true, nil)
+	c.reads(op.Args)
+	s := c.slot[c.root[of]]
+	for _, v := range op.Outs {
+		c.viewOf[v] = int32(len(c.views[s]))
 	}
-	if through >= 0 {
-		r := &g.through[s][len(g.cons[s])-1]
-		r.views = append(r.views, through)
+	c.views[s] = append(c.views[s], view{int32(c.n - 1), op.Cost, c.viewOf[of]})
+}
+
+func (c *compiler) push(op int32, cost, add, work int64, once bool, outs []int32) {
+	c.op = append(c.op, op)
+	c.cost = append(c.cost, cost)
+	c.add = append(c.add, add)
+	c.work = append(c.work, work)
+	c.once = append(c.once, once)
+	c.outs = append(c.outs, outs)
+	c.args = append(c.args, nil)
+	c.base = append(c.base, c.bytes)
+	c.n++
+}
+
+// reads notes that the last stage reads values.
+func (c *compiler) reads(values []int) {
+	t := c.n - 1
+	for _, v := range values {
+		s := c.slot[c.root[v]]
+		if s < 0 {
+			continue
+		}
+		if !slices.Contains(c.args[t], s) {
+			c.args[t] = append(c.args[t], s)
+			c.cons[s] = append(c.cons[s], int32(t))
+			c.through[s] = append(c.through[s], read{})
+		}
+		if w := c.viewOf[v]; w >= 0 {
+			r := &c.through[s][len(c.cons[s])-1]
+			r.views = append(r.views, w)
+		}
 	}
 }
 
-func (g *graph) addEnd(root []int, pinned []bool, slot, viewOf []int32, base int64) {
-	g.push(-1, 0, 0, 0, true, nil, base)
-	for _, v := range g.p.Outputs {
-		if !pinned[root[v]] {
-			g.reads(slot[root[v]], viewOf[v])
-		}
-	}
-	g.n--
+// addEnd makes the stage of the end, which is not counted.
+func (c *compiler) addEnd() {
+	c.push(-1, 0, 0, 0, true, nil)
+	c.reads(c.p.Outputs)
+	c.n--
 }

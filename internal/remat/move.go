@@ -130,36 +130,49 @@ func (p *planner) hide(stretch float64) {
 func (m *mover) add(t int32) bool {
 	first, last := m.scan()
 	g, e := m.g, m.worst(t)
+	// relief is how much less is over the budget without v from stage a to b.
+	relief := func(v, a, b int32) float64 {
+		a, b = max(first, a), min(last, b)
+		return float64(min(g.size[v]*int64(m.count[b+1]-m.count[a]), m.over[b+1]-m.over[a]))
+	}
 	var best move
 	var bestScore float64
 	for v := range int32(len(g.size)) {
-		if g.prod[v] >= t || m.until[v] <= t || m.moved[v] >= 0 || g.size[v] == 0 || !m.room(v) || g.p.Values[g.value[v]].Stays {
+		if g.prod[v] >= t || m.until[v] <= t || !m.movable(v) {
 			continue
 		}
 		s1, s2 := m.gapOf(v, t, e)
 		if s2 < 0 || s1 >= t || s2 <= t {
 			continue
 		}
-		c := move{slot: v, out: s1, need: s2}
-		lo, hi := max(first, s1+1), min(last, s2-1)
-		most := float64(min(g.size[v]*int64(m.count[hi+1]-m.count[lo]), m.over[hi+1]-m.over[lo]))
-		price := float64(g.cost[g.prod[v]] + 1)
-		if g.once[g.prod[v]] {
-			price *= 100
-		}
-		price /= float64(g.size[v]) * float64(g.size[v])
-		if most*price <= bestScore || !m.fit(&c) || c.gone > t || c.back <= t {
+		c, price := move{slot: v, out: s1, need: s2}, m.price(v)
+		if relief(v, s1+1, s2-1)*price <= bestScore || !m.fit(&c) || c.gone > t || c.back <= t {
 			continue
 		}
-		lo, hi = max(first, c.gone), min(last, c.back-1)
-		if relief := float64(min(g.size[v]*int64(m.count[hi+1]-m.count[lo]), m.over[hi+1]-m.over[lo])); relief*price > bestScore {
-			best, bestScore = c, relief*price
+		if score := relief(v, c.gone, c.back-1) * price; score > bestScore {
+			best, bestScore = c, score
 		}
 	}
 	if bestScore > 0 {
 		m.use(best)
 	}
 	return bestScore > 0
+}
+
+// movable says whether v may move and does not yet.
+func (m *mover) movable(v int32) bool {
+	return m.moved[v] < 0 && m.g.size[v] > 0 && m.room(v) && !m.g.p.Values[m.g.value[v]].Stays
+}
+
+// price makes a score of v's relief: what counts is the relief for each byte that
+// moves, and what a byte costs to make again.
+func (m *mover) price(v int32) float64 {
+	g := m.g
+	price := float64(g.cost[g.prod[v]] + 1)
+	if g.once[g.prod[v]] {
+		price *= 100
+	}
+	return price / (float64(g.size[v]) * float64(g.size[v]))
 }
 
 // room says whether v finds room where values move to.

@@ -2,36 +2,32 @@ package remat
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
-	"io"
 	"slices"
 )
 
 // Plan says how a program runs within a budget: which operations run again and
 // when, how long each value stays in memory, and what is moved away meanwhile.
 type Plan struct {
-	Budget int64 `json:"budget_bytes"`
-	Peak   int64 `json:"peak_bytes"`
-	Plain  int64 `json:"plain_ns"` // time without a plan
-	Extra  int64 `json:"extra_ns"` // time more than that
+	Budget int64 // bytes, as is Peak
+	Peak   int64
+	Plain  int64 // time without a plan, in ns
+	Extra  int64 // time more than that
 	// Lower is proved: no plan of operations that run again, without moves, takes
 	// less extra time within the budget.
-	Lower int64 `json:"lower_ns"`
+	Lower int64
 	// Again are the operations that run again, in order.
-	Again []Run `json:"again"`
+	Again []Run
 	// Windows say when values are in memory, ordered by First, then Value. Pinned
 	// values and views have none.
-	Windows []Window `json:"windows"`
-	Moves   []Move   `json:"moves,omitempty"`
+	Windows []Window
+	Moves   []Move
 }
 
 // Run is another run of operation Op just before operation Before of the program,
 // or at the end if Before is the number of operations. Runs before the same
 // operation are in the order of Op.
 type Run struct {
-	Before int `json:"before"`
-	Op     int `json:"op"`
+	Before, Op int
 }
 
 // Window is the time during which a value stays in memory, as steps of
@@ -40,19 +36,17 @@ type Run struct {
 // brings it back, before that step. A last step equal to the length of the
 // schedule is the end of the program.
 type Window struct {
-	Value int `json:"value"`
-	First int `json:"first"`
-	Last  int `json:"last"`
+	Value, First, Last int
 }
 
 // Move copies a value to slower memory and back. Copies out take one lane, copies
 // back another, each in the order of the steps; both run beside the operations.
 type Move struct {
-	Value int `json:"value"`
-	Out   int `json:"out"`  // the copy out starts after this step
-	Gone  int `json:"gone"` // before this step it must have ended: the memory is free from here
-	Back  int `json:"back"` // the copy back starts, and has its memory, with this step
-	Need  int `json:"need"` // before this step it must have ended
+	Value int
+	Out   int // the copy out starts after this step
+	Gone  int // before this step it must have ended: the memory is free from here
+	Back  int // the copy back starts, and has its memory, with this step
+	Need  int // before this step it must have ended
 }
 
 // Schedule is the order in which operations run.
@@ -106,64 +100,12 @@ func (pl *Plan) Lifetimes(p *Program) []Lifetime {
 // Overhead is the time with the plan as a multiple of that without.
 func (pl *Plan) Overhead() float64 { return 1 + float64(pl.Extra)/float64(max(pl.Plain, 1)) }
 
-// WriteTo writes the plan as indented JSON.
-func (pl *Plan) WriteTo(w io.Writer) (int64, error) {
-	b, err := json.MarshalIndent(pl, "", " ")
-	if err != nil {
-		return 0, err
-	}
-	n, err := w.Write(append(b, '\n'))
-	return int64(n), err
-}
-
-// Diff lists what b does otherwise than a, a line each: runs and moves that only
-// one of them has, then cost and peak.
-func Diff(a, b *Plan) []string {
-	var out []string
-	list := func(sign string, x, y *Plan) {
-		for _, r := range x.Again {
-			if _, ok := slices.BinarySearchFunc(y.Again, r, compareRuns); !ok {
-				out = append(out, fmt.Sprintf("%s run operation %d before %d", sign, r.Op, r.Before))
-			}
-		}
-		for _, m := range x.Moves {
-			if !slices.ContainsFunc(y.Moves, func(o Move) bool { return o.Value == m.Value }) {
-				out = append(out, fmt.Sprintf("%s move value %d", sign, m.Value))
-			}
-		}
-	}
-	list("-", a, b)
-	list("+", b, a)
-	if a.Extra != b.Extra || a.Peak != b.Peak {
-		out = append(out, fmt.Sprintf("extra %d → %d ns, peak %d → %d bytes", a.Extra, b.Extra, a.Peak, b.Peak))
-	}
-	return out
-}
-
-func compareRuns(a, b Run) int {
-	return cmp.Or(cmp.Compare(a.Before, b.Before), cmp.Compare(a.Op, b.Op))
-}
-
 // plan writes the state down. Where values move, the executor's clock tells how
 // long copies stall.
 func (s *state) plan() (*Plan, error) {
 	g := s.g
-	out := &Plan{Budget: s.budget, Peak: s.tree.peak(), Plain: g.plain, Extra: s.cost}
-	step := map[pos]int{} // event → step
-	n, t := 0, int32(0)
-	for i := range len(g.p.Ops) + 1 {
-		if t <= int32(g.n) && (t == int32(g.n) && i == len(g.p.Ops) || t < int32(g.n) && g.op[t] == int32(i)) {
-			for _, e := range s.events[t] {
-				step[at(t, e.op)] = n
-				if e.op != t {
-					out.Again = append(out.Again, Run{i, int(g.op[e.op])})
-					n++
-				}
-			}
-			t++
-		}
-		n++
-	}
+	again, step := s.steps()
+	out := &Plan{Budget: s.budget, Peak: s.tree.peak(), Plain: g.plain, Extra: s.cost, Again: again}
 	for v := range g.size {
 		for i, r := range s.runs[g.prod[v]] {
 			w := Window{int(g.value[v]), step[at(r, g.prod[v])], step[s.last[v][i]]}
@@ -186,6 +128,26 @@ func (s *state) plan() (*Plan, error) {
 		out.Extra = x.clock - out.Plain
 	}
 	return out, nil
+}
+
+// steps are the extra runs, and the step of each event in the plan's schedule.
+func (s *state) steps() (again []Run, step map[pos]int) {
+	stages, own := s.g.stages()
+	step = map[pos]int{}
+	n := 0
+	for i, t := range stages {
+		if i == len(own) || own[i] {
+			for _, e := range s.events[t] {
+				step[at(t, e.op)] = n
+				if e.op != t {
+					again = append(again, Run{i, int(s.g.op[e.op])})
+					n++
+				}
+			}
+		}
+		n++
+	}
+	return again, step
 }
 
 // planMove writes a move down and divides its window.

@@ -1,95 +1,113 @@
 package remat
 
-import (
-	"fmt"
-)
+import "fmt"
 
 // Program is what is to be planned: operations in the order in which they run
 // without a plan.
 type Program struct {
-	Ops    []Op    `json:"ops"`
-	Values []Value `json:"values"`
+	Ops    []Op
+	Values []Value
 	// Outputs are the values that must exist together at the end, in the order
 	// in which a runtime without foresight would ask for them.
-	Outputs []int `json:"outputs,omitempty"`
+	Outputs []int
 	// OutRate and BackRate are the speeds, in bytes per second, of copies to slower
 	// memory and back, which run beside the operations. 0 forbids moves.
-	OutRate  int64 `json:"out_bytes_per_second,omitempty"`
-	BackRate int64 `json:"back_bytes_per_second,omitempty"`
+	OutRate  int64
+	BackRate int64
 	// Room is the most bytes that all values that move may have; 0 is no limit.
-	Room int64 `json:"room_bytes,omitempty"`
+	Room int64
 }
 
 // Op is one operation.
 type Op struct {
-	Name string `json:"name,omitempty"`
-	Cost int64  `json:"cost_ns"`        // time of one run, ≥ 0
-	Args []int  `json:"args,omitempty"` // values that it reads
-	Outs []int  `json:"outs,omitempty"` // values that it makes, each made by one operation alone
-	// Workspace is memory that it needs while it runs, besides Args and Outs.
-	Workspace int64 `json:"workspace_bytes,omitempty"`
+	Name string
+	Cost int64 // time of one run in ns, ≥ 0
+	Args []int // values that it reads
+	Outs []int // values that it makes, each made by one operation alone
+	// Workspace is the bytes that it needs while it runs, besides Args and Outs.
+	Workspace int64
 	// View says that each of Outs is another form of Args[0], the only argument,
 	// in the same memory. Views are lost with that memory.
-	View bool `json:"view,omitempty"`
+	View bool
 	// Once forbids a second run, because it would change something else or give
 	// other values.
-	Once bool `json:"once,omitempty"`
+	Once bool
 }
 
 // Value is a tensor.
 type Value struct {
-	Bytes int64 `json:"bytes"` // of its own memory; not used for views
+	Bytes int64 // of its own memory; not used for views
 	// Pinned values stay in memory once they are there. Those that no operation
 	// makes are there from the start, and count as pinned.
-	Pinned bool `json:"pinned,omitempty"`
+	Pinned bool
 	// Stays forbids moves of the value to slower memory.
-	Stays bool `json:"stays,omitempty"`
+	Stays bool
 	// Held is the number of operations after which a program without a plan lets
 	// go of the value; 0 stands for its last use. It matters for the peak without
 	// a plan and for runtimes without foresight; a plan drops values earlier.
-	Held int `json:"held,omitempty"`
+	Held int
 }
 
 // Check returns an error if p is no program.
 func (p *Program) Check() error {
-	made := make([]bool, len(p.Values))
 	for i, v := range p.Values {
 		if v.Bytes < 0 || v.Bytes >= maxBytes {
 			return fmt.Errorf("remat: value %d has %d bytes", i, v.Bytes)
 		}
-		made[i] = true
 	}
-	for _, op := range p.Ops {
-		for _, v := range op.Outs {
-			if v < 0 || v >= len(p.Values) {
-				return fmt.Errorf("remat: operation %s makes value %d of %d", op.Name, v, len(p.Values))
-			}
-			made[v] = false
-		}
+	there, err := p.atStart()
+	if err != nil {
+		return err
 	}
 	for i, op := range p.Ops {
-		if op.Cost < 0 || op.Workspace < 0 || op.Workspace >= maxBytes || op.Cost >= maxBytes {
-			return fmt.Errorf("remat: operation %d (%s) takes %d ns and %d bytes of workspace", i, op.Name, op.Cost, op.Workspace)
-		}
-		if op.View && len(op.Args) != 1 {
-			return fmt.Errorf("remat: operation %d (%s) is a view of %d values; a view has one argument", i, op.Name, len(op.Args))
-		}
-		for _, v := range op.Args {
-			if v < 0 || v >= len(p.Values) || !made[v] {
-				return fmt.Errorf("remat: operation %d (%s) reads value %d before it is made", i, op.Name, v)
-			}
-		}
-		for _, v := range op.Outs {
-			if made[v] {
-				return fmt.Errorf("remat: operation %d (%s) makes value %d, which is there already", i, op.Name, v)
-			}
-			made[v] = true
+		if err := op.check(there); err != nil {
+			return fmt.Errorf("remat: operation %d (%s) %w", i, op.Name, err)
 		}
 	}
 	for _, v := range p.Outputs {
 		if v < 0 || v >= len(p.Values) {
 			return fmt.Errorf("remat: output %d of %d values", v, len(p.Values))
 		}
+	}
+	return nil
+}
+
+// atStart says which values are there before the first operation.
+func (p *Program) atStart() ([]bool, error) {
+	there := make([]bool, len(p.Values))
+	for v := range there {
+		there[v] = true
+	}
+	for i, op := range p.Ops {
+		for _, v := range op.Outs {
+			if v < 0 || v >= len(there) {
+				return nil, fmt.Errorf("remat: operation %d (%s) makes value %d of %d", i, op.Name, v, len(there))
+			}
+			there[v] = false
+		}
+	}
+	return there, nil
+}
+
+// check returns an error unless op can run where these values are there, and adds
+// those that it makes.
+func (op *Op) check(there []bool) error {
+	if op.Cost < 0 || op.Workspace < 0 || op.Workspace >= maxBytes || op.Cost >= maxBytes {
+		return fmt.Errorf("takes %d ns and %d bytes of workspace", op.Cost, op.Workspace)
+	}
+	if op.View && len(op.Args) != 1 {
+		return fmt.Errorf("is a view of %d values; a view has one argument", len(op.Args))
+	}
+	for _, v := range op.Args {
+		if v < 0 || v >= len(there) || !there[v] {
+			return fmt.Errorf("reads value %d before it is made", v)
+		}
+	}
+	for _, v := range op.Outs {
+		if there[v] {
+			return fmt.Errorf("makes value %d, which is there already", v)
+		}
+		there[v] = true
 	}
 	return nil
 }

@@ -293,14 +293,12 @@ func (p *planner) clean(all []spare) {
 }
 
 // try takes a run away if the plan then fits and costs no more.
-func (p *planner) try(t, op int32) bool {
+func (p *planner) try(t, op int32) {
 	n, cost := len(p.log), p.cost
 	p.cut(t, op)
 	if p.tree.peak() > p.budget || p.cost > cost {
 		p.undo(n)
-		return false
 	}
-	return true
 }
 
 // spares lists all extra runs.

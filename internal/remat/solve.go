@@ -187,18 +187,17 @@ func (sv *solver) solve(stretch float64, work int, near *Plan) (*Plan, error) {
 }
 
 // keep repairs and cleans the state and notes it if it's good.
-func (sv *solver) keep() bool {
+func (sv *solver) keep() {
 	limit := sv.g.plain * 8
 	if len(sv.found) > 0 {
 		limit = 2 * sv.found[0].cost
 	}
 	if !sv.repair(limit) {
 		sv.low = min(sv.low, sv.tree.peak())
-		return false
+		return
 	}
 	sv.clean(sv.spares())
 	sv.note(sv.save(), sv.cost)
-	return true
 }
 
 // note keeps a plan if it is the cheapest of its source: different plans are worth

@@ -128,13 +128,27 @@ func search(r []int32, t int32) int {
 // run returns the index of the run of op that serves stage t, and the stages
 // [a, b) that it serves.
 func (s *state) run(op, t int32) (i int, a, b int32) {
+	i = search(s.runs[op], t+1) - 1
+	a, b = s.span(op, i)
+	return i, a, b
+}
+
+// span returns the stages [a, b) that run i of op serves.
+func (s *state) span(op int32, i int) (a, b int32) {
 	r := s.runs[op]
-	i = search(r, t+1) - 1
-	b = int32(s.g.n + 1)
 	if i+1 < len(r) {
-		b = r[i+1]
+		return r[i], r[i+1]
 	}
-	return i, r[i], b
+	return r[i], int32(s.g.n + 1)
+}
+
+// place is the index in stage t's events of that of op, or where it belongs.
+func (s *state) place(t, op int32) int {
+	ev, k := s.events[t], 0
+	for ev[k].op < op {
+		k++
+	}
+	return k
 }
 
 func (s *state) find(p pos) *event {
@@ -221,124 +235,126 @@ func (s *state) undo(n int) {
 }
 
 func (s *state) insertRaw(t, op int32) {
-	g := s.g
 	s.work += 16
+	s.cost += s.g.cost[op]
+	s.extras++
 	i := search(s.runs[op], t)
 	s.runs[op] = slices.Insert(s.runs[op], i, t)
-	ev := s.events[t]
-	k := 0
-	for ev[k].op < op {
-		k++
-	}
-	s.events[t] = slices.Insert(ev, k, event{op: op})
+	s.events[t] = slices.Insert(s.events[t], s.place(t, op), event{op: op})
 	s.touch(t)
-	s.cost += g.cost[op]
-	s.extras++
-	b := int32(g.n + 1)
-	if i+1 < len(s.runs[op]) {
-		b = s.runs[op][i+1]
-	}
-	a := s.runs[op][i-1]
-	for _, v := range g.outs[op] {
-		old := s.last[v][i-1]
-		end := at(t, op)
-		if old.stage() >= t {
-			end = old
-			old = s.lastRead(v, a, t)
-			s.dropAt(old, g.size[v]) // end keeps its drop
-		} else {
-			s.dropAt(end, g.size[v])
-		}
-		s.last[v][i-1] = old
-		s.last[v] = slices.Insert(s.last[v], i, end)
-		s.until[v] = s.last[v][len(s.last[v])-1].stage()
-		if s.seen[v] != nil {
-			s.seen[v] = slices.Insert(s.seen[v], i, 0)
-			s.recost(v, i-1, a, t)
-			s.recost(v, i, t, b)
-		}
+	for _, v := range s.g.outs[op] {
+		s.divide(v, i)
 		s.settle(v)
 	}
-	for _, v := range g.args[op] {
-		q := g.prod[v]
-		j, a, b := s.run(q, t)
-		if end := at(t, op); end > s.last[v][j] {
-			s.dropAt(s.last[v][j], -g.size[v])
-			s.dropAt(end, g.size[v])
-			s.last[v][j] = end
-			s.until[v] = s.last[v][len(s.last[v])-1].stage()
-		}
-		if s.seen[v] != nil {
-			s.recost(v, j, a, b)
-		}
+	for _, v := range s.g.args[op] {
+		s.readMore(v, at(t, op))
 		s.settle(v)
 	}
 	s.flush()
 }
 
 func (s *state) removeRaw(t, op int32) {
-	g := s.g
 	s.work += 16
-	i := search(s.runs[op], t)
-	b := int32(g.n + 1)
-	if i+1 < len(s.runs[op]) {
-		b = s.runs[op][i+1]
-	}
-	a := s.runs[op][i-1]
-	s.runs[op] = slices.Delete(s.runs[op], i, i+1)
-	s.cost -= g.cost[op]
+	s.cost -= s.g.cost[op]
 	s.extras--
-	for _, v := range g.args[op] {
-		j, a, b := s.run(g.prod[v], t)
-		if s.last[v][j] == at(t, op) {
-			end := s.lastRead(v, a, b)
-			s.dropAt(end, g.size[v])
-			s.last[v][j] = end
-			s.until[v] = s.last[v][len(s.last[v])-1].stage()
-		}
-		if s.seen[v] != nil {
-			s.recost(v, j, a, b)
-		}
+	i := search(s.runs[op], t)
+	s.runs[op] = slices.Delete(s.runs[op], i, i+1)
+	for _, v := range s.g.args[op] {
+		s.readLess(v, at(t, op))
 		s.settle(v)
 	}
-	for _, v := range g.outs[op] {
-		if end := s.last[v][i]; end != at(t, op) {
-			s.dropAt(s.last[v][i-1], -g.size[v])
-			s.last[v][i-1] = end
-		}
-		s.last[v] = slices.Delete(s.last[v], i, i+1)
-		s.until[v] = s.last[v][len(s.last[v])-1].stage()
-		if s.seen[v] != nil {
-			s.cost -= s.seen[v][i]
-			s.seen[v] = slices.Delete(s.seen[v], i, i+1)
-			s.recost(v, i-1, a, b)
-		}
+	for _, v := range s.g.outs[op] {
+		s.join(v, i, at(t, op))
 		s.settle(v)
 	}
-	ev := s.events[t]
-	k := 0
-	for ev[k].op < op {
-		k++
-	}
-	s.events[t] = slices.Delete(ev, k, k+1)
+	k := s.place(t, op)
+	s.events[t] = slices.Delete(s.events[t], k, k+1)
 	s.touch(t)
 	s.flush()
 }
 
-// recost counts again the views of v that run i, which serves stages [a, b),
-// must make again: those read there that the program itself makes elsewhere.
-func (s *state) recost(v int32, i int, a, b int32) {
+// divide gives the reads of v that its producer's run i, which is new, serves to
+// it, from the run before.
+func (s *state) divide(v int32, i int) {
+	op := s.g.prod[v]
+	before, t := s.runs[op][i-1], s.runs[op][i]
+	end := at(t, op)
+	if old := s.last[v][i-1]; old.stage() >= t { // the new run's, with its drop
+		end = old
+		s.last[v][i-1] = s.lastRead(v, before, t)
+		s.dropAt(s.last[v][i-1], s.g.size[v])
+	} else {
+		s.dropAt(end, s.g.size[v])
+	}
+	s.last[v] = slices.Insert(s.last[v], i, end)
+	s.retain(v)
+	if s.seen[v] != nil {
+		s.seen[v] = slices.Insert(s.seen[v], i, 0)
+		s.recost(v, i-1)
+		s.recost(v, i)
+	}
+}
+
+// join gives the reads of v that its producer's run i, gone from run, served to
+// the run before.
+func (s *state) join(v int32, i int, run pos) {
+	if end := s.last[v][i]; end != run {
+		s.dropAt(s.last[v][i-1], -s.g.size[v])
+		s.last[v][i-1] = end
+	}
+	s.last[v] = slices.Delete(s.last[v], i, i+1)
+	s.retain(v)
+	if s.seen[v] != nil {
+		s.cost -= s.seen[v][i]
+		s.seen[v] = slices.Delete(s.seen[v], i, i+1)
+		s.recost(v, i-1)
+	}
+}
+
+// readMore counts a new read of v.
+func (s *state) readMore(v int32, read pos) {
+	i, _, _ := s.run(s.g.prod[v], read.stage())
+	if old := s.last[v][i]; read > old {
+		s.dropAt(old, -s.g.size[v])
+		s.dropAt(read, s.g.size[v])
+		s.last[v][i] = read
+		s.retain(v)
+	}
+	if s.seen[v] != nil {
+		s.recost(v, i)
+	}
+}
+
+// readLess counts a read of v no more, whose event is about to go with its drop.
+func (s *state) readLess(v int32, read pos) {
+	i, a, b := s.run(s.g.prod[v], read.stage())
+	if s.last[v][i] == read {
+		s.last[v][i] = s.lastRead(v, a, b)
+		s.dropAt(s.last[v][i], s.g.size[v])
+		s.retain(v)
+	}
+	if s.seen[v] != nil {
+		s.recost(v, i)
+	}
+}
+
+// retain notes until when v is in memory.
+func (s *state) retain(v int32) { s.until[v] = s.last[v][len(s.last[v])-1].stage() }
+
+// recost counts again the views of v that run i must make again: those read in the
+// stages it serves that the program itself makes elsewhere.
+func (s *state) recost(v int32, i int) {
 	var cost int64
 	if i > 0 {
-		cost = s.viewCost(v, a, b)
+		cost = s.viewCost(v, i)
 	}
 	s.cost += cost - s.seen[v][i]
 	s.seen[v][i] = cost
 }
 
-func (s *state) viewCost(v, a, b int32) int64 {
+func (s *state) viewCost(v int32, i int) (cost int64) {
 	g := s.g
-	var cost int64
+	a, b := s.span(g.prod[v], i)
 	s.epoch++
 	for k, c := range g.cons[v] {
 		th := g.through[v][k].views
