@@ -28,3 +28,6 @@ func Hush(g Group) {
 		}
 	}
 }
+
+// LimitSlots has no more bytes of each slot used, on all ranks before their collectives.
+func LimitSlots(p *Peers, bytes int) { p.slot = min(p.slot, bytes) }

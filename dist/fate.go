@@ -163,6 +163,14 @@ func (a *attempt) error() error {
 	return nil
 }
 
+// joined says whether all members have come to the attempt, so that the one before is
+// over for them. In a job that has failed nobody waits for that.
+func (a *attempt) joined() bool {
+	a.fate.mu.Lock()
+	defer a.fate.mu.Unlock()
+	return a.entered == a.fate.members || a.fate.err != nil
+}
+
 // member is a rank of a job: what its groups have in common.
 type member struct {
 	rank  int // of the job
@@ -178,6 +186,7 @@ func newMember(rank int, f *fate) *member {
 	m := &member{rank: rank, fate: f}
 	f.mu.Lock()
 	first := f.at(0)
+	first.entered++
 	f.mu.Unlock()
 	m.enter(first)
 	return m
@@ -220,6 +229,15 @@ func (m *member) begin() error {
 		}
 	}
 	return m.fate.error()
+}
+
+// unlessAbandoned is err, but nil where the attempt was abandoned: at the end of a
+// barrier one rank can be further than another.
+func unlessAbandoned(err error) error {
+	if known := (*Error)(nil); errors.As(err, &known) && known.Abandoned {
+		return nil
+	}
+	return err
 }
 
 // errLate is the failure of a rank that did not come to a collective in time.

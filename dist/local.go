@@ -19,7 +19,7 @@ type Options struct {
 // with memory of the host, and gives the group of all as each of them sees it.
 // Memory goes from rank to rank without a copy between.
 func Local(size int, o Options) []Group {
-	j := &localJob{fate: newFate(size), patience: o.Patience, boxes: map[boxKey]chan *letter{}, gate: newGate(size)}
+	j := &localJob{fate: newFate(size), patience: o.Patience, boxes: map[boxKey]chan *letter{}, tables: map[string][]any{}, gate: newGate(size)}
 	groups := make([]Group, size)
 	all := make([]int, size)
 	for r := range all {
@@ -39,8 +39,9 @@ type localJob struct {
 	patience time.Duration
 	gate     *gate
 
-	mu    sync.Mutex
-	boxes map[boxKey]chan *letter
+	mu     sync.Mutex
+	boxes  map[boxKey]chan *letter
+	tables map[string][]any // of groups, by their names
 }
 
 // boxKey names the way of messages from one rank to another within a group.
@@ -70,6 +71,30 @@ func (j *localJob) box(k boxKey) chan *letter {
 		j.boxes[k] = make(chan *letter, 4)
 	}
 	return j.boxes[k]
+}
+
+// table gives a group's places, at each of which its rank can lay something.
+func (j *localJob) table(group string, size int) []any {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.tables[group] == nil {
+		j.tables[group] = make([]any, size)
+	}
+	return j.tables[group]
+}
+
+// meet gives all ranks of g, which Local made, what each of them brings.
+func meet[T any](g *hostGroup, mine T) (all []T, err error) {
+	w := g.wire.(*localWire)
+	table := w.job.table(w.name, g.size)
+	table[g.rank] = mine
+	if err := g.Barrier(); err != nil {
+		return nil, err
+	}
+	for _, v := range table {
+		all = append(all, v.(T))
+	}
+	return all, g.Barrier() // nobody lays down more before all have seen it
 }
 
 // group is that of some ranks of the job, as the rank at place sees it.

@@ -164,9 +164,10 @@ type mpiConn struct {
 	ended   bool // its end was sent
 
 	// Of the goroutine that calls the library alone.
-	spare [][]byte // segments to receive into
-	busy  bool     // a message is awaited
-	over  bool     // the last one has come
+	spare  [][]byte // segments to receive into
+	busy   bool     // a message is awaited
+	over   bool     // the last one has come
+	broken bool     // an operation failed
 }
 
 // connection makes one end, which receives at once.
@@ -208,9 +209,11 @@ func (c *mpiConn) next() {
 	})
 }
 
-// check ends the connection where an operation failed.
+// check ends the connection where an operation failed. Nothing but the end is sent
+// after that: the other end would take it for what was lost.
 func (c *mpiConn) check(d mpi.Done) {
 	if d.Err != nil {
+		c.broken = true
 		c.fail(d.Err)
 	}
 }
@@ -278,12 +281,13 @@ func (c *mpiConn) Write(p []byte) (n int, err error) {
 		}
 		k := copy(s, p[n:])
 		c.m.call(func() {
-			if c.ended {
+			if c.ended || c.broken {
 				return // nobody receives it
 			}
 			c.m.send(s[:k], c.peer.rank, c.peer.tag, func(d mpi.Done) {
-				c.check(d)
-				c.free <- s
+				if c.check(d); !c.broken {
+					c.free <- s
+				}
 			})
 		})
 		n += k

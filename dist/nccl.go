@@ -100,7 +100,7 @@ func (g *NCCL) Attempt() error {
 		g.Fail(err)
 		return err
 	}
-	return g.Barrier() // nobody abandons an attempt while others make their communicators
+	return unlessAbandoned(g.Barrier()) // nobody abandons an attempt while others make their communicators
 }
 
 func (g *NCCL) renew() error {

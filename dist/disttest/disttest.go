@@ -1,7 +1,8 @@
-// Package disttest is the conformance suite of groups on host devices.
+// Package disttest is the conformance suite of groups.
 package disttest
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -20,18 +21,47 @@ import (
 // one of the ranks, and skips the test if there are too few.
 type Engine func(t *testing.T, size int, o dist.Options) []dist.Group
 
-// Run runs all tests on an engine, in the same order each time: where ranks are
-// processes, all run the suite.
+// Run runs all tests on an engine with ranks on host devices, in the same order each
+// time: where ranks are processes, all run the suite.
 func Run(t *testing.T, e Engine) {
-	for _, c := range []struct {
-		name string
-		test func(*testing.T, Engine)
-	}{
-		{"collectives", testCollectives}, {"same bits", testSameBits}, {"halves", testHalves}, {"exchange", testExchange}, {"order", testOrder},
-		{"abandon", testAbandon}, {"abandon early", testAbandonEarly}, {"mesh", testMesh}, {"misuse", testMisuse}, {"fail", testFail}, {"absent", testAbsent}, {"late", testLate}, {"many", testMany},
-	} {
-		t.Run(c.name, func(t *testing.T) { c.test(t, e) })
+	run(t, job{make: e, open: onHost}, append(tests, hostTests...))
+}
+
+// RunPeers runs the tests that hold for dist.Peers, of as many ranks as there are GPUs.
+// It calls made for each.
+func RunPeers(t *testing.T, gpus int, made func(p *dist.Peers)) {
+	run(t, job{make: func(t *testing.T, size int, o dist.Options) []dist.Group {
+		if size > gpus {
+			t.Skipf("%d GPUs; the next is for %d", gpus, size)
+		}
+		return dist.Local(size, o)
+	}, open: func(t *testing.T, g dist.Group) *rank { return onGPU(t, g, made) }}, tests)
+}
+
+type test struct {
+	name string
+	f    func(*testing.T, job)
+}
+
+var tests = []test{
+	{"collectives", testCollectives}, {"same bits", testSameBits}, {"halves", testHalves}, {"exchange", testExchange},
+	{"abandon", testAbandon}, {"abandon early", testAbandonEarly}, {"mesh", testMesh}, {"misuse", testMisuse}, {"fail", testFail}, {"many", testMany},
+}
+
+// hostTests are for engines whose streams keep the job's error, and that bound how long
+// a rank waits.
+var hostTests = []test{{"order", testOrder}, {"absent", testAbsent}, {"late", testLate}}
+
+func run(t *testing.T, j job, tests []test) {
+	for _, c := range tests {
+		t.Run(c.name, func(t *testing.T) { c.f(t, j) })
 	}
+}
+
+// job makes the groups of a test, and opens what each rank has.
+type job struct {
+	make Engine
+	open func(t *testing.T, g dist.Group) *rank
 }
 
 // rank is what a rank of a test has.
@@ -40,18 +70,19 @@ type rank struct {
 	t      *testing.T
 	dev    device.Device
 	stream device.Stream
+	end    func() error // of the group, before that which it came from is closed
 }
 
 // spawn runs f as every rank of a job, and closes the groups if close is set.
-func spawn(t *testing.T, e Engine, size int, o dist.Options, healthy bool, f func(r *rank)) {
+func spawn(t *testing.T, j job, size int, o dist.Options, healthy bool, f func(r *rank)) {
 	t.Helper()
-	groups := e(t, size, o)
+	groups := j.make(t, size, o)
 	var ended sync.WaitGroup
 	for _, g := range groups {
 		ended.Go(func() {
-			r := newRank(t, g)
+			r := j.open(t, g)
 			f(r)
-			err := r.stream.Close()
+			err := errors.Join(r.stream.Close(), r.end())
 			if healthy {
 				err = errors.Join(err, g.Close())
 			} else {
@@ -66,16 +97,33 @@ func spawn(t *testing.T, e Engine, size int, o dist.Options, healthy bool, f fun
 	ended.Wait()
 }
 
-func newRank(t *testing.T, g dist.Group) *rank {
+func onHost(t *testing.T, g dist.Group) *rank {
 	dev, err := device.OpenHost(device.HostOptions{Capacity: 32 << 20, Workers: 1})
 	if err != nil {
 		panic(err)
 	}
+	return newRank(t, g, dev, func() error { return nil })
+}
+
+func onGPU(t *testing.T, g dist.Group, made func(p *dist.Peers)) *rank {
+	dev, err := device.Open(fmt.Sprintf("cuda:%d,64MiB", g.Rank()))
+	if err != nil {
+		panic(err)
+	}
+	p, err := dist.NewPeers(g, device.CUDAOf(dev))
+	if err != nil {
+		panic(err)
+	}
+	made(p)
+	return newRank(t, p, dev, p.End)
+}
+
+func newRank(t *testing.T, g dist.Group, dev device.Device, end func() error) *rank {
 	s, err := dev.NewStream()
 	if err != nil {
 		panic(err)
 	}
-	return &rank{g, t, dev, s}
+	return &rank{g, t, dev, s, end}
 }
 
 // buf gives device memory for n elements.
@@ -103,33 +151,49 @@ func (r *rank) sync() {
 }
 
 // set writes small whole numbers, exact in every type.
-func set(b dist.Buf, value func(i int) int) {
+func (r *rank) set(b dist.Buf, value func(i int) int) {
+	data := make([]byte, 0, b.Bytes())
 	for i := range b.Len {
 		v := value(i)
 		switch b.Type {
 		case device.Int32:
-			device.Int32s(b.Ptr, b.Len)[i] = int32(v)
+			data = binary.LittleEndian.AppendUint32(data, uint32(v))
 		case device.Float32:
-			device.Float32s(b.Ptr, b.Len)[i] = float32(v)
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(v)))
 		case device.BFloat16:
-			device.Uint16s(b.Ptr, b.Len)[i] = uint16(math.Float32bits(float32(v)) >> 16)
+			data = binary.LittleEndian.AppendUint16(data, uint16(math.Float32bits(float32(v))>>16))
 		case device.Float16:
-			device.Uint16s(b.Ptr, b.Len)[i] = float16(v)
+			data = binary.LittleEndian.AppendUint16(data, float16(v))
 		}
 	}
+	r.stream.Upload(b.Ptr, data)
+	r.sync()
 }
 
-// get is the reverse of set; of a mean it gives the number rounded down.
-func get(b dist.Buf, i int) int {
-	switch b.Type {
-	case device.Int32:
-		return int(device.Int32s(b.Ptr, b.Len)[i])
-	case device.Float32:
-		return int(math.Floor(float64(device.Float32s(b.Ptr, b.Len)[i])))
-	case device.BFloat16:
-		return int(math.Floor(float64(math.Float32frombits(uint32(device.Uint16s(b.Ptr, b.Len)[i]) << 16))))
+// get waits for the stream and is the reverse of set; of a mean it gives the numbers
+// rounded down.
+func (r *rank) get(b dist.Buf) []int {
+	data, values := make([]byte, b.Bytes()), make([]int, b.Len)
+	r.stream.Download(data, b.Ptr)
+	r.sync()
+	for i := range values {
+		at := data[i*b.Type.Size():]
+		switch b.Type {
+		case device.Int32:
+			values[i] = int(int32(binary.LittleEndian.Uint32(at)))
+		case device.Float32:
+			values[i] = int(math.Floor(float64(math.Float32frombits(binary.LittleEndian.Uint32(at)))))
+		case device.BFloat16:
+			values[i] = int(math.Floor(float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(at)) << 16))))
+		case device.Float16:
+			values[i] = ofFloat16(binary.LittleEndian.Uint16(at))
+		}
 	}
-	h := device.Uint16s(b.Ptr, b.Len)[i]
+	return values
+}
+
+// ofFloat16 is the reverse of float16.
+func ofFloat16(h uint16) int {
 	v := math.Ldexp(float64(h&0x3ff|0x400), int(h>>10&31)-25)
 	if h&0x7fff == 0 {
 		v = 0
@@ -161,10 +225,10 @@ var types = []device.DType{device.Float32, device.BFloat16, device.Float16, devi
 // testCollectives compares every collective with what a loop over the ranks
 // gives, for every type, for lengths from none to several chunks, cut at multiples of
 // several units, in one call.
-func testCollectives(t *testing.T, e Engine) {
+func testCollectives(t *testing.T, j job) {
 	lengths := []int{1, 0, 63, 64, 65, 129, 5000, 9001}
 	for _, size := range []int{1, 2, 3, 4} {
-		spawn(t, e, size, dist.Options{}, true, func(r *rank) {
+		spawn(t, j, size, dist.Options{}, true, func(r *rank) {
 			for _, d := range types {
 				var bufs, part []dist.Buf
 				for i, n := range lengths {
@@ -181,69 +245,16 @@ func testCollectives(t *testing.T, e Engine) {
 	}
 }
 
+// collectives runs every one on buffers that all ranks have; part is of the sizes
+// of this rank's parts.
 func (r *rank) collectives(bufs, part []dist.Buf) {
-	size := r.Size()
-	fill := func() {
-		r.sync()
-		for k, b := range bufs {
-			set(b, func(i int) int { return value(r.Rank(), k, i) })
-		}
-	}
-	for _, op := range []dist.Op{dist.Sum, dist.Max} {
-		want := func(k, i int) int {
-			v := value(0, k, i)
-			for p := 1; p < size; p++ {
-				if w := value(p, k, i); op == dist.Max {
-					v = max(v, w)
-				} else {
-					v += w
-				}
-			}
-			return v
-		}
-		fill()
-		r.AllReduce(r.stream, op, bufs...)
-		r.sync()
-		r.compare("all_reduce "+op.String(), bufs, want)
-		fill()
-		r.ReduceScatter(r.stream, op, part, bufs)
-		r.sync()
-		for k, b := range part {
-			lo := int(bufs[k].Part(size, r.Rank()).Ptr-bufs[k].Ptr) / b.Type.Size()
-			r.compare("reduce_scatter "+op.String(), []dist.Buf{b}, func(_, i int) int { return want(k, lo+i) })
-		}
-		for _, b := range bufs {
-			set(b, func(int) int { return 3 })
-		}
-		r.AllGather(r.stream, bufs, part)
-		r.sync()
-		r.compare("all_gather", bufs, want)
-		fill() // both once more, in place
-		own := make([]dist.Buf, len(bufs))
-		for k, b := range bufs {
-			own[k] = b.Part(size, r.Rank())
-		}
-		r.ReduceScatter(r.stream, op, own, bufs)
-		r.AllGather(r.stream, bufs, own)
-		r.sync()
-		r.compare("in place", bufs, want)
-	}
+	r.reductions(dist.Sum, bufs, part, func(a, b int) int { return a + b })
+	r.reductions(dist.Max, bufs, part, func(a, b int) int { return max(a, b) })
 	if bufs[0].Type.Float() {
-		for k, b := range bufs {
-			set(b, func(i int) int { return size * value(r.Rank()%2, k, i) / size * 4 })
-		}
-		r.AllReduce(r.stream, dist.Mean, bufs...)
-		r.sync()
-		r.compare("mean", bufs, func(k, i int) int {
-			sum := 0
-			for p := range size {
-				sum += 4 * value(p%2, k, i)
-			}
-			return int(math.Floor(float64(sum) / float64(size)))
-		})
+		r.mean(bufs)
 	}
-	for root := range size {
-		fill()
+	for root := range r.Size() {
+		r.fill(bufs)
 		r.Broadcast(r.stream, root, bufs...)
 		r.sync()
 		r.compare("broadcast", bufs, func(k, i int) int { return value(root, k, i) })
@@ -253,10 +264,68 @@ func (r *rank) collectives(bufs, part []dist.Buf) {
 	}
 }
 
+// fill sets buffers to this rank's values.
+func (r *rank) fill(bufs []dist.Buf) {
+	r.sync()
+	for k, b := range bufs {
+		r.set(b, func(i int) int { return value(r.Rank(), k, i) })
+	}
+}
+
+// reductions runs what op reduces at once and in two halves, these also in place.
+func (r *rank) reductions(op dist.Op, bufs, part []dist.Buf, of func(a, b int) int) {
+	want := func(k, i int) int {
+		v := value(0, k, i)
+		for p := 1; p < r.Size(); p++ {
+			v = of(v, value(p, k, i))
+		}
+		return v
+	}
+	r.fill(bufs)
+	r.AllReduce(r.stream, op, bufs...)
+	r.sync()
+	r.compare("all_reduce "+op.String(), bufs, want)
+	r.fill(bufs)
+	r.ReduceScatter(r.stream, op, part, bufs)
+	r.sync()
+	own := make([]dist.Buf, len(bufs))
+	for k, b := range bufs {
+		own[k] = b.Part(r.Size(), r.Rank())
+		lo := int(own[k].Ptr-b.Ptr) / b.Type.Size()
+		r.compare("reduce_scatter "+op.String(), part[k:k+1], func(_, i int) int { return want(k, lo+i) })
+		r.set(b, func(int) int { return 3 })
+	}
+	r.AllGather(r.stream, bufs, part)
+	r.sync()
+	r.compare("all_gather", bufs, want)
+	r.fill(bufs)
+	r.ReduceScatter(r.stream, op, own, bufs)
+	r.AllGather(r.stream, bufs, own)
+	r.sync()
+	r.compare("in place", bufs, want)
+}
+
+// mean reduces multiples of four to their mean.
+func (r *rank) mean(bufs []dist.Buf) {
+	size := r.Size()
+	for k, b := range bufs {
+		r.set(b, func(i int) int { return 4 * value(r.Rank()%2, k, i) })
+	}
+	r.AllReduce(r.stream, dist.Mean, bufs...)
+	r.sync()
+	r.compare("mean", bufs, func(k, i int) int {
+		sum := 0
+		for p := range size {
+			sum += 4 * value(p%2, k, i)
+		}
+		return int(math.Floor(float64(sum) / float64(size)))
+	})
+}
+
 func (r *rank) compare(what string, bufs []dist.Buf, want func(k, i int) int) {
 	for k, b := range bufs {
-		for i := range b.Len {
-			if got := get(b, i); got != want(k, i) {
+		for i, got := range r.get(b) {
+			if got != want(k, i) {
 				r.t.Errorf("rank %d of %d: %s of %v: element %d of %d is %d, want %d", r.Rank(), r.Size(), what, b.Type, i, b.Len, got, want(k, i))
 				return
 			}
@@ -266,7 +335,7 @@ func (r *rank) compare(what string, bufs []dist.Buf, want func(k, i int) int) {
 
 // testSameBits reduces numbers whose sum depends on the order, and finds on all
 // ranks the one in the order of the ranks.
-func testSameBits(t *testing.T, e Engine) {
+func testSameBits(t *testing.T, j job) {
 	const size, n = 4, 10001
 	numbers := func(rank int) []float32 {
 		random, xs := rand.New(rand.NewPCG(uint64(rank), 5)), make([]float32, n)
@@ -281,13 +350,15 @@ func testSameBits(t *testing.T, e Engine) {
 			want[i] += x
 		}
 	}
-	spawn(t, e, size, dist.Options{}, true, func(r *rank) {
+	spawn(t, j, size, dist.Options{}, true, func(r *rank) {
 		b := r.buf(device.Float32, n)
 		for range 3 {
-			copy(device.Float32s(b.Ptr, n), numbers(r.Rank()))
+			xs := numbers(r.Rank())
+			r.stream.Upload(b.Ptr, device.BytesOf(xs))
 			r.AllReduce(r.stream, dist.Sum, b)
+			r.stream.Download(device.BytesOf(xs), b.Ptr)
 			r.sync()
-			for i, x := range device.Float32s(b.Ptr, n) {
+			for i, x := range xs {
 				if math.Float32bits(x) != math.Float32bits(want[i]) {
 					t.Errorf("rank %d: element %d is %v, want %v", r.Rank(), i, x, want[i])
 					break
@@ -300,10 +371,10 @@ func testSameBits(t *testing.T, e Engine) {
 
 // testHalves adds numbers of 16 bits whose sum in 16 bits would lose the small
 // ones: 256 + 1 + 1 is 258 in bfloat16, but 256 where each sum is rounded.
-func testHalves(t *testing.T, e Engine) {
-	spawn(t, e, 3, dist.Options{}, true, func(r *rank) {
+func testHalves(t *testing.T, j job) {
+	spawn(t, j, 3, dist.Options{}, true, func(r *rank) {
 		b := r.buf(device.BFloat16, 5)
-		set(b, func(int) int { return []int{256, 1, 1}[r.Rank()] })
+		r.set(b, func(int) int { return []int{256, 1, 1}[r.Rank()] })
 		r.AllReduce(r.stream, dist.Sum, b)
 		r.sync()
 		r.compare("sum", []dist.Buf{b}, func(int, int) int { return 258 })
@@ -312,13 +383,13 @@ func testHalves(t *testing.T, e Engine) {
 }
 
 // testExchange sends around a ring, both ways at once, then from all to all.
-func testExchange(t *testing.T, e Engine) {
+func testExchange(t *testing.T, j job) {
 	for _, size := range []int{1, 2, 3, 4} {
-		spawn(t, e, size, dist.Options{}, true, func(r *rank) {
+		spawn(t, j, size, dist.Options{}, true, func(r *rank) {
 			const n = 3001
 			a, b, c, d := r.buf(device.Int32, n), r.buf(device.BFloat16, 7), r.buf(device.Int32, n), r.buf(device.BFloat16, 7)
-			set(a, func(i int) int { return value(r.Rank(), 0, i) })
-			set(b, func(i int) int { return value(r.Rank(), 1, i) })
+			r.set(a, func(i int) int { return value(r.Rank(), 0, i) })
+			r.set(b, func(i int) int { return value(r.Rank(), 1, i) })
 			up, down := (r.Rank()+1)%size, (r.Rank()+size-1)%size
 			r.Exchange(r.stream, []dist.Message{{Rank: up, Buf: a}, {Rank: up, Buf: b}}, []dist.Message{{Rank: down, Buf: c}, {Rank: down, Buf: d}})
 			r.sync()
@@ -339,7 +410,7 @@ func testExchange(t *testing.T, e Engine) {
 			var send, receive []dist.Buf
 			for p := range size { // rank i sends i+p+1 elements to p
 				send, receive = append(send, r.buf(device.Float32, r.Rank()+p+1)), append(receive, r.buf(device.Float32, r.Rank()+p+1))
-				set(send[p], func(i int) int { return 100*r.Rank() + 10*p + i })
+				r.set(send[p], func(i int) int { return 100*r.Rank() + 10*p + i })
 			}
 			dist.AllToAll(r, r.stream, receive, send)
 			r.sync()
@@ -351,9 +422,9 @@ func testExchange(t *testing.T, e Engine) {
 
 // testOrder queues kernels and collectives without waiting: a kernel before a
 // collective is over before its data leave, and one behind it sees the result.
-func testOrder(t *testing.T, e Engine) {
+func testOrder(t *testing.T, j job) {
 	const size, n, rounds = 3, 2000, 5
-	spawn(t, e, size, dist.Options{}, true, func(r *rank) {
+	spawn(t, j, size, dist.Options{}, true, func(r *rank) {
 		b := r.buf(device.Int32, n)
 		step := func(slow bool, f func(x int32) int32) {
 			k := &device.Kernel{Name: "step", Host: func(*device.Launch, *device.Workers) {
@@ -387,8 +458,8 @@ func testOrder(t *testing.T, e Engine) {
 }
 
 // testMesh sums along the axes of a mesh, on two streams at the same time.
-func testMesh(t *testing.T, e Engine) {
-	spawn(t, e, 4, dist.Options{}, true, func(r *rank) {
+func testMesh(t *testing.T, j job) {
+	spawn(t, j, 4, dist.Options{}, true, func(r *rank) {
 		m, err := dist.NewMesh(r, dist.Axis{Name: "data", Size: 2}, dist.Axis{Name: "tensor", Size: 2})
 		if err != nil {
 			t.Error(err)
@@ -406,7 +477,7 @@ func testMesh(t *testing.T, e Engine) {
 		}
 		a, b := r.buf(device.Int32, 1000), r.buf(device.Int32, 1000)
 		for _, x := range []dist.Buf{a, b} {
-			set(x, func(int) int { return 1 << r.Rank() })
+			r.set(x, func(int) int { return 1 << r.Rank() })
 		}
 		for range 20 {
 			data.AllReduce(r.stream, dist.Max, a)
@@ -417,10 +488,10 @@ func testMesh(t *testing.T, e Engine) {
 			t.Error(err)
 		}
 		high := map[string]int{"data": 4 << (r.Rank() % 2), "tensor": 2 << (r.Rank() &^ 1)}
-		if got := get(a, 999); got != high["data"] {
+		if got := r.get(a)[999]; got != high["data"] {
 			t.Errorf("rank %d: greatest along data is %d, want %d", r.Rank(), got, high["data"])
 		}
-		if got := get(b, 999); got != high["tensor"] {
+		if got := r.get(b)[999]; got != high["tensor"] {
 			t.Errorf("rank %d: greatest along tensor is %d, want %d", r.Rank(), got, high["tensor"])
 		}
 		if g := tensor; g.Rank() != r.Rank()%2 || g.Size() != 2 {
@@ -438,7 +509,7 @@ func testMesh(t *testing.T, e Engine) {
 
 // testMisuse lets ranks differ in what they call: all get an error that says
 // how, and none waits.
-func testMisuse(t *testing.T, e Engine) {
+func testMisuse(t *testing.T, j job) {
 	for _, c := range []struct {
 		name string
 		f    func(r *rank, a, b dist.Buf)
@@ -465,8 +536,9 @@ func testMisuse(t *testing.T, e Engine) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			spawn(t, e, 3, dist.Options{}, false, func(r *rank) {
+			spawn(t, j, 3, dist.Options{}, false, func(r *rank) {
 				a, b := r.buf(device.Float32, 1000), r.buf(device.Float32, 1000)
+				r.Barrier() // which the failure may end
 				c.f(r, a, b)
 				r.fails("collectives differ")
 				r.free(a, b)
@@ -478,6 +550,10 @@ func testMisuse(t *testing.T, e Engine) {
 // fails waits for the failure of the job, and looks for words in it.
 func (r *rank) fails(words ...string) {
 	err := r.stream.Sync()
+	if device.CUDAOf(r.dev) != nil && err == nil { // it was through before another rank found what is wrong
+		<-waitFor(func() bool { return r.Err() != nil })
+		err = r.Err()
+	}
 	var failure *dist.Error
 	if !errors.As(err, &failure) || r.Err() == nil {
 		r.t.Errorf("rank %d: the stream's error is %v, the group's %v", r.Rank(), err, r.Err())
@@ -492,8 +568,8 @@ func (r *rank) fails(words ...string) {
 
 // testFail lets one rank fail while others wait for it, also those of a group
 // that it is not in: all are told its number and its words.
-func testFail(t *testing.T, e Engine) {
-	spawn(t, e, 4, dist.Options{}, false, func(r *rank) {
+func testFail(t *testing.T, j job) {
+	spawn(t, j, 4, dist.Options{}, false, func(r *rank) {
 		b := r.buf(device.Float32, 10000)
 		var pair dist.Group
 		if r.Rank() < 2 {
@@ -525,9 +601,9 @@ func testFail(t *testing.T, e Engine) {
 // testAbandon lets each rank in turn abandon attempts at several places, while the
 // others compute on, on two streams, and messages of which networks hold only a part
 // are on their way: all are told who did, and in the next attempt sums are right.
-func testAbandon(t *testing.T, e Engine) {
+func testAbandon(t *testing.T, j job) {
 	const size, n, rounds = 3, 60_000, 4
-	spawn(t, e, size, dist.Options{}, true, func(r *rank) {
+	spawn(t, j, size, dist.Options{}, true, func(r *rank) {
 		ring, err := r.Sub("reversed", 2, 1, 0)
 		other, errStream := r.dev.NewStream()
 		if err := errors.Join(err, errStream); err != nil {
@@ -535,40 +611,44 @@ func testAbandon(t *testing.T, e Engine) {
 			return
 		}
 		a, b := r.buf(device.Float32, n), r.buf(device.Float32, n)
+		reduce := func(op dist.Op) {
+			r.AllReduce(r.stream, op, a)
+			ring.AllReduce(other, op, b)
+		}
+		check := func(err error) {
+			if err != nil {
+				t.Errorf("rank %d: %v", r.Rank(), err)
+			}
+		}
+		abandoned := func(victim, place int) {
+			check(r.Attempt())
+			for round := range rounds {
+				if r.Rank() == victim && round == place {
+					r.Abandon(fmt.Errorf("no more paper in round %d", round))
+				}
+				reduce([]dist.Op{dist.Max, dist.Sum}[round%2]) // so that what ranks did not come to is no sum
+			}
+			var failure *dist.Error
+			if err := errors.Join(r.stream.Sync(), other.Sync(), r.Barrier()); !errors.As(err, &failure) || !failure.Abandoned || failure.Rank != victim ||
+				r.Err() == nil || !strings.Contains(r.Err().Error(), fmt.Sprintf("rank %d: no more paper in round %d", victim, place)) {
+				t.Errorf("rank %d: the error of an attempt that rank %d abandoned is %v, the group's %v", r.Rank(), victim, err, r.Err())
+			}
+			r.stream.Clear()
+			other.Clear()
+		}
 		for victim := range size {
 			for place := range rounds {
-				if err := r.Attempt(); err != nil {
-					t.Errorf("rank %d: %v", r.Rank(), err)
-				}
-				for round := range rounds {
-					if r.Rank() == victim && round == place {
-						r.Abandon(fmt.Errorf("no more paper in round %d", round))
-					}
-					r.AllReduce(r.stream, dist.Sum, a)
-					ring.AllReduce(other, dist.Sum, b)
-				}
-				var failure *dist.Error
-				if err := errors.Join(r.stream.Sync(), other.Sync(), r.Barrier()); !errors.As(err, &failure) || !failure.Abandoned || failure.Rank != victim ||
-					r.Err() == nil || !strings.Contains(r.Err().Error(), fmt.Sprintf("rank %d: no more paper in round %d", victim, place)) {
-					t.Errorf("rank %d: the error of an attempt that rank %d abandoned is %v, the group's %v", r.Rank(), victim, err, r.Err())
-				}
-				r.stream.Clear()
-				other.Clear()
+				abandoned(victim, place)
 				if r.Rank() == place%size {
 					time.Sleep(time.Millisecond)
 				}
-				if err := errors.Join(r.Attempt(), r.Err()); err != nil {
-					t.Errorf("rank %d: %v", r.Rank(), err)
-				}
+				check(errors.Join(r.Attempt(), r.Err()))
 				for _, x := range []dist.Buf{a, b} {
-					set(x, func(i int) int { return value(r.Rank(), 0, i) })
+					r.set(x, func(i int) int { return value(r.Rank(), 0, i) })
 				}
-				r.AllReduce(r.stream, dist.Sum, a)
-				ring.AllReduce(other, dist.Sum, b)
+				reduce(dist.Sum)
 				r.sync()
-				if err := errors.Join(other.Sync(), r.Barrier()); err != nil {
-					t.Errorf("rank %d: %v", r.Rank(), err)
-				}
+				check(errors.Join(other.Sync(), r.Barrier()))
 				r.compare("sum after an abandoned attempt", []dist.Buf{a, b}, func(_, i int) int { return value(0, 0, i) + value(1, 0, i) + value(2, 0, i) })
 			}
 		}
@@ -582,9 +662,9 @@ func testAbandon(t *testing.T, e Engine) {
 // testAbandonEarly lets one rank abandon two attempts at once while the others are
 // still in the one before: that one comes to its end, with the messages that the rank
 // sent in it, and the two are over when the others come to them.
-func testAbandonEarly(t *testing.T, e Engine) {
+func testAbandonEarly(t *testing.T, j job) {
 	const size, n = 3, 1000
-	spawn(t, e, size, dist.Options{}, true, func(r *rank) {
+	spawn(t, j, size, dist.Options{}, true, func(r *rank) {
 		b := r.buf(device.Int32, n)
 		begin := func(abandoned bool) {
 			r.stream.Clear()
@@ -594,7 +674,7 @@ func testAbandonEarly(t *testing.T, e Engine) {
 			if r.Rank() == 1 && abandoned {
 				r.Abandon(errors.New("no more paper"))
 			}
-			set(b, func(int) int { return 1 << r.Rank() })
+			r.set(b, func(int) int { return 1 << r.Rank() })
 		}
 		for range 3 {
 			begin(false)
@@ -625,8 +705,8 @@ func testAbandonEarly(t *testing.T, e Engine) {
 }
 
 // testAbsent lets one rank leave while the others wait for it.
-func testAbsent(t *testing.T, e Engine) {
-	spawn(t, e, 3, dist.Options{}, false, func(r *rank) {
+func testAbsent(t *testing.T, j job) {
+	spawn(t, j, 3, dist.Options{}, false, func(r *rank) {
 		b := r.buf(device.Float32, 100)
 		if r.Rank() != 1 {
 			r.AllReduce(r.stream, dist.Sum, b)
@@ -637,8 +717,8 @@ func testAbsent(t *testing.T, e Engine) {
 }
 
 // testLate lets one rank do something else: the patience of the others ends.
-func testLate(t *testing.T, e Engine) {
-	spawn(t, e, 3, dist.Options{Patience: 50 * time.Millisecond}, false, func(r *rank) {
+func testLate(t *testing.T, j job) {
+	spawn(t, j, 3, dist.Options{Patience: 50 * time.Millisecond}, false, func(r *rank) {
 		b := r.buf(device.Float32, 100)
 		if r.Rank() == 1 {
 			<-waitFor(func() bool { return r.Err() != nil })
@@ -666,11 +746,11 @@ func waitFor(f func() bool) <-chan struct{} {
 
 // testMany queues more collectives than a stream's queue holds, on groups that
 // overlap.
-func testMany(t *testing.T, e Engine) {
+func testMany(t *testing.T, j job) {
 	const size, rounds = 3, 400
-	spawn(t, e, size, dist.Options{}, true, func(r *rank) {
+	spawn(t, j, size, dist.Options{}, true, func(r *rank) {
 		b := r.buf(device.Int32, 3)
-		set(b, func(int) int { return 1 })
+		r.set(b, func(int) int { return 1 })
 		ring, err := r.Sub("reversed", 2, 1, 0)
 		if err != nil {
 			t.Error(err)
