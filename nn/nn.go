@@ -1,5 +1,3 @@
-// Package nn builds models and updates them: layers, losses, optimizers and
-// state files.
 package nn
 
 import (

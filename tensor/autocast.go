@@ -83,27 +83,44 @@ func (rt *Runtime) recast(d DType, operands []**Tensor) (release func()) {
 	return func() { releaseAll(made...) }
 }
 
-// castParameter gives a parameter in another type. Its gradient is the
-// parameter's own, so that backward adds to that in float32, and what is saved
-// of it is the parameter.
+// castParameter gives a parameter in another type, for the next use too.
 func (rt *Runtime) castParameter(t *Tensor, d DType) *Tensor {
-	c := &rt.casts
 	if t.st.use != nil { // its memory goes, and so does the cast's
-		h := t.converted(d)
-		h.leaf, h.master = t.leaf, t
-		return h
+		return t.castTo(d)
 	}
+	c := &rt.casts
 	p, ok := c.found[t.leaf]
-	if !ok || p.version != t.st.version || p.dtype != d || p.prev == nil {
-		p = paramCopy{t.converted(d), t.st.version}
+	bare := ok && p.node == nil && !rt.noGrad // whoever saves it would want a recipe
+	if !ok || bare || p.version != t.st.version || p.dtype != d || p.prev == nil {
+		p = paramCopy{t.castTo(d), t.st.version}
 		c.copies = append(c.copies, p.Tensor)
 		if c.found == nil {
 			c.found = map[*slot]paramCopy{}
 		}
 		c.found[t.leaf] = p
 	}
-	h := p.Detach()
-	h.leaf, h.master = t.leaf, t
+	return p.Retain()
+}
+
+// castTo is an operation that casts t, a parameter, and is made again for those who
+// save its result. Its gradient is the parameter's own, so that backward adds to that
+// in float32 and never comes to the operation.
+func (t *Tensor) castTo(d DType) *Tensor {
+	rt, r := t.rt, Range{Kind: OpForward, Name: "cast"}
+	var n *node
+	if !rt.noGrad {
+		rt.nodes++
+		r.Node = rt.nodes
+		n = &node{name: r.Name, number: r.Node, refs: 1, result: slot{rt: rt}}
+		if t.st.use == nil {
+			rt.enter(n)
+		}
+		s := n.save(t)
+		n.again = func() *Tensor { return with(s.get(), func(t *Tensor) *Tensor { return t.converted(d) }) }
+	}
+	defer rt.endRanges(rt.begin(r))
+	h := t.converted(d)
+	h.leaf, h.cast, h.node = t.leaf, true, n
 	return h
 }
 
@@ -164,7 +181,7 @@ func (t *Tensor) To(d DType) *Tensor {
 		fail("To %s of %v: both must be floating-point types", d, t)
 	}
 	n := t.rt.node("to", t)
-	if !t.rt.byRecipe(t) {
+	if !t.rt.hasRecipe(t) {
 		n.remake(func(in []*Tensor) *Tensor { return in[0].converted(d) }, t)
 	} else if n != nil {
 		s := n.save(t)

@@ -38,10 +38,11 @@
 // A value is saved in one of four ways:
 //
 //   - as a handle, which is the plain case;
-//   - by its recipe: results of normalisations, GELU, ReLU and SiLU are cheap to
-//     make again from what their own node saves, so that a consumer saves the
-//     node instead of the value, and nothing is kept twice (those of a batch
-//     normalisation are made again once for all who read them);
+//   - by its recipe: results of normalisations, GELU, ReLU and SiLU, and casts of
+//     parameters, are cheap to make again from what their own node saves, so that
+//     a consumer saves the node instead of the value, and nothing is kept twice
+//     (those of a batch normalisation are made again once for all who read them),
+//     unless a Schedule holds them;
 //   - packed by the Saver in force, a hook for programs (Checkpoint is one);
 //   - under a Schedule, by the home of its storage, which keeps it, makes it again
 //     or fetches it from outside the device, as a planner has chosen from a
@@ -64,7 +65,8 @@
 //     operands are cast before the operation is recorded, so that what is saved
 //     has 16 bits. A bias stays float32. So does the gradient of a parameter,
 //     which the product adds to in float32; a 16-bit one is never there. Of the
-//     parameter's cast nothing is saved: backward makes it again.
+//     parameter's cast nothing is saved, unless a Schedule holds it: backward
+//     makes it again.
 //   - Exp, Log, RSqrt, Softplus, Sum, Mean, Var, CumSum, Softmax, LogSoftmax,
 //     LayerNorm, RMSNorm, CrossEntropy, MSE and BCEWithLogits give float32. They
 //     read 16-bit operands as they are, which is the same as casting them

@@ -49,18 +49,15 @@ func LinearCrossEntropy(x, w, bias, targets *Tensor, p CrossEntropyParams) *Tens
 // device's part, that of x too: their sum over the devices is x's. There can be no
 // smoothing. A nil a stands for one device.
 func LinearCrossEntropyAcross(x, w, bias, targets *Tensor, p CrossEntropyParams, part Part, a Across) *Tensor {
-	h := &head{p: p, of: part, across: a}
+	rt := x.rt
 	in, classes := linearSizes(x, w, bias, true)
 	if targets.dtype != Int32 || !targets.dense() || !slices.Equal(targets.shape, x.shape[:len(x.shape)-1]) {
 		fail("LinearCrossEntropy of %v with targets %v", x, targets)
 	}
-	if a := h.across; a != nil && (h.p.Smoothing != 0 || h.p.Ignore >= 0 || h.of.First < 0 || h.of.First+classes > h.of.All || classes > (h.of.All+a.Size()-1)/a.Size()) {
-		fail("LinearCrossEntropyAcross of %d classes, %+v, on %d devices, with %+v: want no smoothing, an ignored target below 0, and as many classes on each", classes, h.of, a.Size(), h.p)
-	}
-	rt := x.rt
+	h := &head{rt: rt, p: p, of: part, across: a, in: in, rows: targets.Len(), classes: classes, targets: targets}
+	h.checkAcross()
 	defer rt.lower(&x)()
 	n := rt.node("linear_cross_entropy", x, w, bias)
-	h.rt, h.in, h.rows, h.classes, h.targets = rt, in, targets.Len(), classes, targets
 	h.x = x.contiguous()
 	defer h.x.Release()
 	h.padWeight(w, bias)
@@ -89,6 +86,16 @@ func LinearCrossEntropyAcross(x, w, bias, targets *Tensor, p CrossEntropyParams,
 			}
 		}
 	})
+}
+
+// checkAcross panics unless what devices compute together can be.
+func (h *head) checkAcross() {
+	a, of := h.across, h.of
+	switch {
+	case a == nil:
+	case h.p.Smoothing != 0, h.p.Ignore >= 0, of.First < 0, of.First+h.classes > of.All, h.classes > ceilDiv(of.All, a.Size()):
+		fail("LinearCrossEntropyAcross of %d classes, %+v, on %d devices, with %+v: want no smoothing, an ignored target below 0, and as many classes on each", h.classes, of, a.Size(), h.p)
+	}
 }
 
 // give contributes factor·g, taking over the handle. Where nothing was collected
@@ -234,7 +241,7 @@ func (h *head) longest() int {
 	if h.across == nil {
 		return h.padded
 	}
-	return padded((h.of.All+h.across.Size()-1)/h.across.Size(), h.w.dtype)
+	return padded(ceilDiv(h.of.All, h.across.Size()), h.w.dtype)
 }
 
 // sumsAcross fills sums, at least [2, r.Rows], with what r's rows have over all

@@ -204,14 +204,12 @@ type batchNorm struct {
 const mostResiduals = 4
 
 // residuals is how many of them making n's result again takes.
-func (n *node) residuals() (most int) {
+func (n *node) residuals() int {
+	most := n.chain
 	for _, s := range n.saved {
 		if s.recipe != nil {
 			most = max(most, s.recipe.residuals())
 		}
-	}
-	if n.residual {
-		most++
 	}
 	return most
 }
@@ -221,9 +219,14 @@ func (b *batchNorm) save(operands [6]*Tensor) {
 	for i, t := range operands {
 		if t != nil {
 			b.saved[i] = b.n.save(t)
+			if t.rt.hasRecipe(t) { // also where it is held: others keep their recipes
+				b.n.chain = max(b.n.chain, t.node.residuals())
+			}
 		}
 	}
-	b.n.residual = operands[5] != nil
+	if operands[5] != nil {
+		b.n.chain++
+	}
 	if b.n.residuals() > mostResiduals {
 		b.n.remake(func(in []*Tensor) *Tensor { return b.apply([6]*Tensor(in)) }, operands[:]...)
 		return

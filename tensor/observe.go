@@ -19,6 +19,7 @@ const (
 	OpUpdate                      // a change of parameters, or what prepares it
 	BackwardPass                  // a call of Backward, with the backward of its operations inside
 	SecondRun                     // of a checkpoint's function, inside the backward that asked for it
+	Recipe                        // of a result that who saved it has made again, the same
 )
 
 // Observer is told of ranges as their work is queued: a profiler, or a bridge

@@ -18,12 +18,17 @@ type Record struct {
 	Others []RecordedOther // memory that lives for more than one operation
 	Start  int64           // bytes that were live before
 
+	Recipes []RecordedRecipe // the results that a Schedule may hold; not among Values
+
 	rt     *Runtime
 	base   int64               // bytes now of all but Values
 	most   []int64             // of base during each operation
 	events []memoryEvent       // of the operation in progress
 	alive  map[*storage]int    // memory that no Schedule moves: the operation that made it
 	begun  func(operation int) // told of every operation before it runs
+
+	recipes   map[*node]int    // places in Recipes
+	originals map[*storage]int // the same, of results that the program has
 }
 
 // RecordedOp is one operation, forward or backward.
@@ -51,6 +56,16 @@ type RecordedOther struct {
 	Made, Freed int // operations; Freed is len(Ops) for what is left at the end
 }
 
+// RecordedRecipe is a result that is made again for those who save it, unless a Schedule
+// holds it: then its memory stays from Freed, where it would go, to Last.
+type RecordedRecipe struct {
+	Op    int    // that made it …
+	Node  uint64 // … and its number, as a Range of its recipe has it
+	Bytes int64  // of its block
+	Freed int    // the operation during which the program let it go
+	Last  int    // the operation that has it made again last
+}
+
 type memoryEvent struct {
 	st    *storage
 	bytes int64 // taken; less than 0: given back
@@ -60,7 +75,8 @@ type memoryEvent struct {
 // it did. Values wait as without a Schedule. begun, if not nil, is told the
 // number of every operation before it runs.
 func (rt *Runtime) Record(begun func(op int), f func()) *Record {
-	r := &Record{rt: rt, begun: begun, Start: int64(rt.mem.Stats().Live), alive: map[*storage]int{}}
+	r := &Record{rt: rt, begun: begun, Start: int64(rt.mem.Stats().Live), alive: map[*storage]int{},
+		recipes: map[*node]int{}, originals: map[*storage]int{}}
 	defer func(w *waiting) { rt.waiting = w }(rt.waiting)
 	rt.waiting = &waiting{record: r}
 	f()
@@ -124,6 +140,9 @@ func (r *Record) finish() {
 	for st, made := range r.alive {
 		r.Others = append(r.Others, RecordedOther{st.bytes(), made, len(r.Ops)})
 	}
+	for _, i := range r.originals {
+		r.Recipes[i].Freed = len(r.Ops) - 1
+	}
 	slices.SortFunc(r.Others, func(a, b RecordedOther) int {
 		return cmp.Or(cmp.Compare(a.Made, b.Made), cmp.Compare(a.Freed, b.Freed), cmp.Compare(a.Bytes, b.Bytes))
 	})
@@ -137,7 +156,7 @@ func (r *Record) finish() {
 		sum += others[i]
 		r.Ops[i].Workspace = max(0, r.most[i]-sum)
 	}
-	r.alive, r.events, r.most = nil, nil, nil
+	r.alive, r.events, r.most, r.recipes, r.originals = nil, nil, nil, nil, nil
 }
 
 // took enters memory that st takes (bytes > 0) or gives back.
@@ -155,6 +174,10 @@ func (r *Record) value(n *node, out *Tensor) int {
 func (r *Record) dropped(st *storage) {
 	if st.refs == 0 {
 		r.took(st, -st.bytes())
+	}
+	if i, ok := r.originals[st]; ok && st.refs == 0 {
+		r.Recipes[i].Freed = len(r.Ops) - 1
+		delete(r.originals, st)
 	}
 	if h := st.home; h != nil && !h.asked && (st.refs == 0 || st.refs == 1 && h.value != nil) {
 		r.Values[h.number].Freed = len(r.Ops) - 1 // the program holds it no longer
@@ -182,6 +205,28 @@ func (r *Record) kept(st *storage) {
 	r.base += st.bytes()
 	for i := range r.most[since:] {
 		r.most[since+i] += st.bytes()
+	}
+}
+
+// recipe enters that t is kept by its recipe. What all devices make together is
+// theirs to make in one order. A nil r does nothing.
+func (r *Record) recipe(t *Tensor) {
+	if r == nil || t.node.wait == nil || t.node.joint() {
+		return
+	}
+	if _, known := r.recipes[t.node]; !known {
+		r.recipes[t.node], r.originals[t.st] = len(r.Recipes), len(r.Recipes)
+		r.Recipes = append(r.Recipes, RecordedRecipe{Op: t.node.op, Node: t.node.number, Bytes: t.st.bytes()})
+	}
+}
+
+// madeAgain enters that n's recipe runs. A nil r does nothing.
+func (r *Record) madeAgain(n *node) {
+	if r == nil {
+		return
+	}
+	if i, known := r.recipes[n]; known {
+		r.Recipes[i].Last = len(r.Ops) - 1
 	}
 }
 

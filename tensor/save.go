@@ -22,7 +22,6 @@ type Packed interface {
 // forms is set.
 type saved struct {
 	plain   *Tensor  // a handle of our own, with no past
-	cast    DType    // what plain, a parameter, is cast to; float32 for no cast
 	packed  Packed   // in a Saver's charge
 	recipe  *node    // makes the value again
 	home    *home    // where it waits under a Schedule …
@@ -43,8 +42,7 @@ func (n *node) save(t *Tensor) *saved {
 		s.recipe = t.node
 		s.recipe.refs++
 		s.recipe.shared.enter()
-	case t.master != nil:
-		s.plain, s.cast, s.st, s.version = t.master.Detach(), t.dtype, t.master.st, t.master.st.version
+		rt.recorder().recipe(t)
 	case rt.saver == nil && t.st.home != nil:
 		n.saveHome(s, t)
 	case rt.saver != nil && !t.st.persistent:
@@ -63,9 +61,14 @@ func (n *node) saveResult(y *Tensor) *saved {
 	return n.save(y)
 }
 
-// byRecipe says whether t is kept by its recipe. The input of a checkpoint is
-// not, since the second run gets it without a past.
+// byRecipe says whether t is kept by its recipe: where it has one, and is not held.
 func (rt *Runtime) byRecipe(t *Tensor) bool {
+	return rt.hasRecipe(t) && !(t.node.held && rt.saver == nil)
+}
+
+// hasRecipe says whether t can be kept by a recipe. The input of a checkpoint
+// can't, since the second run gets it without a past.
+func (rt *Runtime) hasRecipe(t *Tensor) bool {
 	if t.node == nil || t.node.again == nil {
 		return false
 	}
@@ -83,15 +86,21 @@ func (s *saved) get() *Tensor {
 	}
 	switch {
 	case s.recipe != nil:
-		return s.recipe.again()
+		return s.recipe.makeAgain()
 	case s.packed != nil:
 		return s.packed.Unpack()
-	case s.cast != Float32:
-		return s.plain.converted(s.cast)
 	case s.home != nil:
 		return s.atHome()
 	}
 	return s.plain.Detach()
+}
+
+// makeAgain runs n's recipe.
+func (n *node) makeAgain() *Tensor {
+	rt := n.result.rt
+	defer rt.endRanges(rt.begin(Range{Kind: Recipe, Name: n.name, Node: n.number}))
+	rt.recorder().madeAgain(n)
+	return n.again()
 }
 
 // take is get followed by drop: for the last use, so that the caller may be

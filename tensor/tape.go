@@ -92,7 +92,8 @@ type node struct {
 	again    func() *Tensor  // makes the result again from saved values; nil if that is dear
 	shared   *shared         // what again gives; nil for what each reader makes for itself
 	together bool            // again is a collective
-	residual bool            // the result is a sum with one of its inputs
+	held     bool            // a Schedule says that the result is kept, though it could be made again
+	chain    int             // results, each a residual of the next, that again makes; of a batch normalisation
 	remade   func() *Tensor  // makes it again under a Schedule; nil where none asks for it
 	wait     *Wait           // how the result waits; nil where no Schedule says so
 	op       int             // in the Record in the making
@@ -139,9 +140,7 @@ func (rt *Runtime) viewNode(name string, inputs ...*Tensor) *node {
 		n.inputs[i] = edgeTo(t)
 	}
 	rt.unbound = n
-	if w := rt.waiting; w != nil && rt.saver == nil && !rt.rerun {
-		w.enter(n)
-	}
+	rt.enter(n)
 	return n
 }
 

@@ -59,7 +59,7 @@ type Tensor struct {
 	node *node // the operation that made it; nil where no gradient flows
 	leaf *slot // its own gradient, for leaves that ask for one
 
-	master     *Tensor // the parameter that this is a cast of, whose gradient is leaf
+	cast       bool    // of a parameter, whose gradient is leaf
 	owner      *slot   // whose gradient this handle is
 	held       bool    // kept by a graph or its Saver, not by the program
 	serial     uint64  // grows with every handle
@@ -175,7 +175,7 @@ func (t *Tensor) drop() {
 	if n := t.node; n != nil {
 		n.unref()
 	}
-	if t.leaf != nil && t.master == nil && t.st.refs == 0 {
+	if t.leaf != nil && !t.cast && t.st.refs == 0 {
 		t.leaf.clear()
 	}
 	if t.owner != nil {

@@ -21,6 +21,10 @@ import (
 //
 // A copy behind the last in the list is kept until nobody can ask for it.
 //
+// Results that are cheap to make again have a recipe, by which they are kept without
+// a Schedule and under one that says nothing of them. One that is Held is kept as it
+// is, like the result of an operation without a recipe.
+//
 // A value is made again by running its operation on the values that it read
 // (node.remake), which may have to be made again first. These reads count like
 // those of backward. So a Schedule composes recompute at every grain: single
@@ -47,27 +51,30 @@ type Schedule struct {
 type Wait struct {
 	Op    string `json:"op"`              // the operation's name; that of another is not followed
 	Reads []int  `json:"reads,omitempty"` // that each copy serves, first those of the original after forward
+	Held  bool   `json:"held,omitempty"`  // kept, though those who save it would have it made again
 	Away  bool   `json:"away,omitempty"`  // later copies are fetched from the Store, not made again
 	Fetch []int  `json:"fetch,omitempty"` // for each later copy the number of backward's operation, 0 the first, before which it is fetched
 
 	Seconds float64 `json:"seconds,omitempty"` // that the operation takes, as far as is known
 }
 
-// Count is the number of values that s lets go and makes again, and of those
-// that wait outside the device. s may be nil.
-func (s *Schedule) Count() (again, away int) {
+// Count is the number of values that s lets go and makes again, of those that wait
+// outside the device, and of those that it holds. s may be nil.
+func (s *Schedule) Count() (again, away, held int) {
 	if s == nil {
-		return 0, 0
+		return 0, 0, 0
 	}
 	for _, w := range s.Waits {
 		switch {
+		case w.Held:
+			held++
 		case w.Away:
 			away++
 		case len(w.Reads) > 1:
 			again++
 		}
 	}
-	return again, away
+	return again, away, held
 }
 
 // Validate says what in s cannot be, if anything: s may come from a file.
@@ -79,17 +86,24 @@ func (s *Schedule) Validate() error {
 		return err
 	}
 	for i, w := range s.Waits {
-		if w.Reads != nil && len(w.Reads) == 0 || len(w.Fetch) > 0 && !w.Away || len(w.Fetch) >= max(1, len(w.Reads)) && len(w.Fetch) > 0 {
-			return fmt.Errorf("operation %d (%s) has %d copies and fetches %d (away: %v): want a copy at least, and no more fetched than follow the first", i, w.Op, len(w.Reads), len(w.Fetch), w.Away)
+		if err := w.validate(); err != nil {
+			return fmt.Errorf("operation %d (%s) %w", i, w.Op, err)
 		}
-		for _, n := range slices.Concat(w.Reads, w.Fetch) {
-			if n < 0 {
-				return fmt.Errorf("operation %d (%s) has a negative number: reads %v, fetch %v", i, w.Op, w.Reads, w.Fetch)
-			}
-		}
-		if !(w.Seconds >= 0) {
-			return fmt.Errorf("operation %d (%s) takes %v s", i, w.Op, w.Seconds)
-		}
+	}
+	return nil
+}
+
+func (w *Wait) validate() error {
+	fetches, later := len(w.Fetch), max(1, len(w.Reads))-1 // copies after the first
+	switch {
+	case w.Reads != nil && len(w.Reads) == 0, fetches > 0 && !w.Away, fetches > later:
+		return fmt.Errorf("has %d copies and fetches %d (away: %v): want a copy at least, and no more fetched than follow the first", len(w.Reads), fetches, w.Away)
+	case w.Held && (w.Reads != nil || w.Away):
+		return fmt.Errorf("is held, and yet waits otherwise (reads %v, away: %v): want one of them", w.Reads, w.Away)
+	case slices.ContainsFunc(slices.Concat(w.Reads, w.Fetch), func(n int) bool { return n < 0 }):
+		return fmt.Errorf("has a negative number: reads %v, fetch %v", w.Reads, w.Fetch)
+	case !(w.Seconds >= 0):
+		return fmt.Errorf("takes %v s", w.Seconds)
 	}
 	return nil
 }
@@ -133,7 +147,14 @@ type waiting struct {
 	evictable []*home // that have had a copy, under Online
 }
 
-// enter gives a new node its place in the program.
+// enter gives a new node its place in the program, if one runs under a Schedule or a
+// Record. Within a Saver and in second runs nodes have none.
+func (rt *Runtime) enter(n *node) {
+	if w := rt.waiting; w != nil && rt.saver == nil && !rt.rerun {
+		w.enter(n)
+	}
+}
+
 func (w *waiting) enter(n *node) {
 	at := w.ops
 	w.ops++
@@ -141,6 +162,8 @@ func (w *waiting) enter(n *node) {
 	switch {
 	case w.record != nil:
 		n.wait = w.record.forward(n, at)
+	case at < len(w.waits) && w.waits[at].Op == n.name && w.waits[at].Held:
+		n.held = !w.online
 	case at < len(w.waits) && w.waits[at].Op == n.name && w.waits[at].Reads != nil:
 		n.wait = &w.waits[at]
 	case w.online:
@@ -320,10 +343,8 @@ func (n *node) remake(f func(in []*Tensor) *Tensor, inputs ...*Tensor) {
 		return
 	}
 	rt := inputs[0].rt
-	for _, t := range inputs {
-		if t != nil && rt.byRecipe(t) && t.node.joint() {
-			return
-		}
+	if slices.ContainsFunc(inputs, func(t *Tensor) bool { return t != nil && rt.byRecipe(t) && t.node.joint() }) {
+		return
 	}
 	if r := rt.recorder(); r != nil {
 		r.remake(n, inputs)

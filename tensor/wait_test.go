@@ -326,3 +326,97 @@ func TestFullStore(t *testing.T) {
 		}
 	})
 }
+
+// TestHeld: with any of the results held that have recipes, and with all, loss and
+// gradients are the same bits, in float32 and under autocast, also where the input of a
+// checkpoint is held; recipes of what is held don't run, unless memory may run out, and
+// all memory is given back.
+func TestHeld(t *testing.T) {
+	for _, precision := range []tensor.DType{tensor.Float32, tensor.BFloat16} {
+		rt := runtime(t)
+		p, index := parameters(rt)
+		for i := range p { // casts of parameters have recipes
+			w := rt.Parameter(p[i].Shape()...)
+			w.Set(p[i].Float32s())
+			p[i].Release()
+			p[i] = w
+		}
+		images := random(rt, 5, 2, 12, 3, 3)
+		gradients := func() (all [][]float32) {
+			var loss *tensor.Tensor
+			rt.Autocast(precision, func() { loss = heldProgram(rt, p, index, images) })
+			all = append(all, loss.Float32s())
+			loss.Backward(1)
+			loss.Release()
+			for _, w := range p {
+				all = append(all, w.Grad().Float32s())
+				w.ZeroGrad()
+			}
+			return all
+		}
+		want := gradients()
+		live := rt.Allocator().Stats().Live
+		rec := rt.Record(nil, func() { gradients() })
+		for seed := range uint64(40) {
+			r := rand.New(rand.NewPCG(seed, 11))
+			s, held := rec.Keep(func(string) bool { return true }), 0
+			for _, recipe := range rec.Recipes {
+				if seed < 2 || r.IntN(2) == 0 {
+					s.Waits[rec.Ops[recipe.Op].Node].Held = true
+					held++
+				}
+			}
+			s.Online = seed == 1
+			runs := recipes{}
+			rt.Observe(&runs)
+			rt.Follow(s, func() {
+				if !same(gradients(), want) {
+					t.Fatalf("%s, seed %d: gradients differ with %d of %d results held", precision, seed, held, len(rec.Recipes))
+				}
+			})
+			rt.Observe(nil)
+			if seed == 0 && runs.n > 0 || seed > 0 && runs.n == 0 {
+				t.Errorf("%s, seed %d: %d recipes ran with %d of %d results held", precision, seed, runs.n, held, len(rec.Recipes))
+			}
+			if now := rt.Allocator().Stats().Live; now != live {
+				t.Fatalf("%s, seed %d: %d bytes are live, %d were", precision, seed, now, live)
+			}
+		}
+		release(append(p, index, images)...)
+	}
+}
+
+// recipes counts those that run.
+type recipes struct{ n int }
+
+func (r *recipes) Begin(g tensor.Range) {
+	if g.Kind == tensor.Recipe {
+		r.n++
+	}
+}
+
+func (r *recipes) End() {}
+
+// heldProgram is program and, of its parameters, a chain of batch normalisations that
+// have each other as residuals, with activations between, and a checkpoint of one.
+func heldProgram(rt *tensor.Runtime, p tensors, index, images *tensor.Tensor) (loss *tensor.Tensor) {
+	var made tensors
+	add := func(t *tensor.Tensor) *tensor.Tensor { made = append(made, t); return t }
+	defer func() { release(made...) }()
+	bn := func(x, residual *tensor.Tensor) *tensor.Tensor {
+		return add(tensor.BatchNorm(x, p[3], p[4], tensor.BatchNormParams{Training: true, Eps: 1e-5, Residual: residual, Relu: true}))
+	}
+	x := bn(add(tensor.Add(images, add(tensor.Reshape(p[4], 12, 1, 1)))), nil)
+	for range 7 {
+		x = bn(add(tensor.Tanh(x)), x)
+	}
+	x = bn(add(tensor.ReluOver(tensor.BatchNorm(x, p[3], p[4], tensor.BatchNormParams{Training: true, Eps: 1e-5}))), nil)
+	y := add(tensor.Gelu(add(tensor.Transpose(x, 1, 3)))) // [2, 3, 3, 12]
+	y = add(tensor.Checkpoint(y, func(y *tensor.Tensor) *tensor.Tensor {
+		h := tensor.Tanh(y)
+		defer h.Release()
+		return tensor.Mul(h, h)
+	}))
+	z := add(tensor.Linear(add(tensor.Silu(y)), p[5], nil, true))
+	return tensor.Add(add(program(rt, p, index)), add(tensor.Sum(add(tensor.Mul(z, z)))))
+}
