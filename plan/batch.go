@@ -52,7 +52,7 @@ func largest(ctx context.Context, info device.Info, c train.Config, limit int, a
 		if err = cmp.Or(err, ctx.Err()); err == nil {
 			set(&c, n)
 			l.Trials++
-			t, err = inOnePiece(ctx, info, c, again, o)
+			t, err = task{o, info, c}.inOnePiece(ctx, again)
 		}
 		return t
 	}
@@ -117,29 +117,30 @@ func edge(limit, parts int, fits func(n int) bool) int {
 }
 
 // inOnePiece tries a step without micro-batches.
-func inOnePiece(ctx context.Context, info device.Info, c train.Config, again bool, o Options) (t Trial, err error) {
-	for _, s := range o.outside(c, c.Batch) {
-		for _, s := range slices.Compact([]train.Strategy{s, o.inLeastParts(c, s)}) {
-			if t, err = Try(info, info.Capacity, c, s, o); err != nil || t.Fits && o.room(t) {
+func (k task) inOnePiece(ctx context.Context, again bool) (t Trial, err error) {
+	list := k.outside(k.c.Batch)
+	for _, s := range list {
+		for _, s := range slices.Compact([]train.Strategy{s, k.inLeastParts(s)}) {
+			if t, err = k.within(s); err != nil || t.Fits && k.room(t) {
 				return t, err
 			}
 		}
 	}
-	for _, s := range o.outside(c, c.Batch) {
-		if !again {
-			break
-		}
-		s = o.inLeastParts(c, s)
-		free, err := Try(info, unlimited, c, s, o)
-		if err != nil || !o.room(free) {
+	if !again {
+		return Trial{}, nil
+	}
+	for _, s := range list {
+		s = k.inLeastParts(s)
+		free, err := k.free(s)
+		if err != nil || !k.room(free) {
 			return Trial{}, err
 		}
-		prog, err := record(info, c, free, o)
+		prog, err := k.record(free)
 		if err != nil {
 			return Trial{}, err
 		}
-		best, err := prog.solve(ctx, info, c, s, o)
-		if err == nil && best.Fits && o.room(best) || ignoreNone(err) != nil {
+		best, err := prog.solve(ctx, k, s)
+		if err == nil && best.Fits && k.room(best) || ignoreNone(err) != nil {
 			return best, ignoreNone(err)
 		}
 	}

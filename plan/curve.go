@@ -22,8 +22,9 @@ import (
 // without a limit.
 func Curve(ctx context.Context, info device.Info, c train.Config, micro, points int, o Options) ([]Trial, error) {
 	var all []Trial
-	for _, s := range o.outside(c, micro) {
-		trials, err := curve(ctx, info, c, s, points, o)
+	k := task{o, info, c}
+	for _, s := range k.outside(micro) {
+		trials, err := k.curve(ctx, s, points)
 		if err != nil {
 			return nil, err
 		}
@@ -34,18 +35,18 @@ func Curve(ctx context.Context, info device.Info, c train.Config, micro, points 
 
 // curve gives the strategies that are s with logits in parts and values made again or
 // moved away, s itself first.
-func curve(ctx context.Context, info device.Info, c train.Config, s train.Strategy, points int, o Options) ([]Trial, error) {
-	plain, err := Try(info, unlimited, c, s, o)
-	if err != nil || !o.room(plain) {
+func (k task) curve(ctx context.Context, s train.Strategy, points int) ([]Trial, error) {
+	plain, err := k.free(s)
+	if err != nil || !k.room(plain) {
 		return nil, err
 	}
-	info.Capacity = plain.ReservedBytes // of which any that is given helps
-	inParts, err := o.inParts(info, c, plain)
+	k.info.Capacity = plain.ReservedBytes // of which any that is given helps
+	inParts, err := k.inParts(plain)
 	if err != nil {
 		return nil, err
 	}
 	s = inParts.Strategy
-	prog, err := record(info, c, inParts, o)
+	prog, err := k.record(inParts)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +54,7 @@ func curve(ctx context.Context, info device.Info, c train.Config, s train.Strate
 	for i := range budgets {
 		budgets[i] = prog.PlainPeak() * int64(points-1-i) / int64(points)
 	}
-	plans, err := remat.Curve(ctx, &prog.Program, budgets, remat.Options{Work: o.Work})
+	plans, err := remat.Curve(ctx, &prog.Program, budgets, remat.Options{Work: k.Work})
 	if err != nil {
 		return nil, err
 	}
@@ -63,11 +64,11 @@ func curve(ctx context.Context, info device.Info, c train.Config, s train.Strate
 			break
 		}
 		s.Values = prog.schedule(p)
-		t, err := Try(info, unlimited, c, s, o)
+		t, err := k.free(s)
 		if err != nil {
 			return nil, err
 		}
-		if prog.addCopies(&t, p, c.Batch/s.MicroBatch); o.room(t) {
+		if prog.addCopies(&t, p, k.c.Batch/s.MicroBatch); k.room(t) {
 			trials = append(trials, t)
 		}
 	}

@@ -26,7 +26,7 @@ type Side struct {
 }
 
 // ValueChange is how many results of operations of a name wait in another way. The
-// ways are kept, made again and moved away.
+// ways are kept, held, made again and moved away.
 type ValueChange struct {
 	Op    string `json:"op"`
 	Old   string `json:"old"`
@@ -52,6 +52,7 @@ func (d *Difference) compare(before, after *tensor.Schedule) {
 	for i := range max(waits(before), waits(after)) {
 		op, was := wayOf(before, i)
 		other, is := wayOf(after, i)
+		was, is = unlessHeld(was, is), unlessHeld(is, was)
 		if was != is {
 			counts[ValueChange{Op: cmp.Or(other, op), Old: was, New: is}]++
 		}
@@ -72,12 +73,23 @@ func waits(s *tensor.Schedule) int {
 	return len(s.Waits)
 }
 
+// unlessHeld is way, but for a result that the other plan holds: such a one is made
+// again where nothing else is said of it.
+func unlessHeld(way, other string) string {
+	if way == "kept" && other == "held" {
+		return "made again"
+	}
+	return way
+}
+
 // wayOf is the name of operation i, where that is known, and how its result waits.
 func wayOf(s *tensor.Schedule, i int) (op, way string) {
 	if i >= waits(s) {
 		return "", "kept"
 	}
 	switch w := s.Waits[i]; {
+	case w.Held:
+		return w.Op, "held"
 	case w.Away:
 		return w.Op, "moved away"
 	case len(w.Reads) > 1:

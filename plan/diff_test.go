@@ -18,6 +18,7 @@ func TestDiff(t *testing.T) {
 	kept := func(op string) tensor.Wait { return tensor.Wait{Op: op, Reads: []int{2}} }
 	again := func(op string) tensor.Wait { return tensor.Wait{Op: op, Reads: []int{1, 1}} }
 	away := func(op string) tensor.Wait { return tensor.Wait{Op: op, Reads: []int{0, 2}, Away: true} }
+	held := of(4, kept("linear"), tensor.Wait{Op: "gelu", Held: true})
 	plain := of(4)
 	plain.Chosen.Strategy.Values = nil
 	before := of(4, kept("linear"), again("gelu"), again("add"), again("add"))
@@ -33,6 +34,8 @@ func TestDiff(t *testing.T) {
 		{before, after, []plan.ValueChange{{Op: "add", Old: "made again", New: "kept", Count: 2}, {Op: "linear", Old: "kept", New: "moved away", Count: 1}}},
 		{plain, before, []plan.ValueChange{{Op: "add", Old: "kept", New: "made again", Count: 2}, {Op: "gelu", Old: "kept", New: "made again", Count: 1}}},
 		{after, plain, []plan.ValueChange{{Op: "gelu", Old: "made again", New: "kept", Count: 1}, {Op: "linear", Old: "moved away", New: "kept", Count: 1}}},
+		{plain, held, []plan.ValueChange{{Op: "gelu", Old: "made again", New: "held", Count: 1}}},
+		{held, plain, []plan.ValueChange{{Op: "gelu", Old: "held", New: "made again", Count: 1}}},
 		{before, other, nil},
 		{before, blocks, nil},
 		{blocks, before, nil},

@@ -11,7 +11,7 @@ func AllAway(info device.Info, c train.Config, s train.Strategy) (train.Strategy
 	if err != nil {
 		return s, err
 	}
-	p, err := record(info, c, free, Options{})
+	p, err := task{info: info, c: c}.record(free)
 	if err != nil {
 		return s, err
 	}

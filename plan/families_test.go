@@ -6,6 +6,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/headroom-go/headroom/alloc"
 	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/internal/invariant"
 	"github.com/headroom-go/headroom/nn"
@@ -95,6 +96,46 @@ func TestRecomputeSaves(t *testing.T) {
 		if peaks[len(peaks)-1] >= peaks[0] {
 			t.Errorf("%s: recompute saves nothing: %v", name, peaks)
 		}
+	}
+}
+
+// TestStepsNeedNoDriver: in a budget that needs values made again, a step's blocks
+// soon lie where they lay before, and no page is mapped for them.
+func TestStepsNeedNoDriver(t *testing.T) {
+	c := families()["resnet"]
+	c.Test = false
+	info := device.Info{Granularity: 64 << 10, Virtual: true, Alias: true}
+	plain, err := plan.Try(info, 1<<40, c, c.Plain(), quick)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info.Capacity = plain.PeakBytes * 4 / 5
+	p, err := plan.Search(t.Context(), info, c, quick)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := device.OpenNullLike(info, info.Capacity, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := train.New(dev, c, p.Chosen.Strategy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before, after alloc.Stats
+	for range 6 {
+		before = tr.Memory().Stats()
+		if _, err := tr.Step(c.NewBatch()...); err != nil {
+			t.Fatal(err)
+		}
+		after = tr.Memory().Stats()
+	}
+	if p.Chosen.Strategy == c.Plain() || after.Stitches == 0 || after.PeakLive != p.Chosen.PeakBytes || after.PeakReserved != p.Chosen.ReservedBytes {
+		t.Errorf("%s: peak %d and reserved %d, predicted %d and %d; %d stitches", p.Chosen.Description, after.PeakLive, after.PeakReserved, p.Chosen.PeakBytes, p.Chosen.ReservedBytes, after.Stitches)
+	}
+	if after.Maps != before.Maps || after.ViewMaps != before.ViewMaps || after.Repeats-before.Repeats != after.Allocs-before.Allocs {
+		t.Errorf("%s: in the sixth step %d pages were moved and %d mapped for stitches, %d of %d blocks lie where they lay before",
+			p.Chosen.Description, after.Maps-before.Maps, after.ViewMaps-before.ViewMaps, after.Repeats-before.Repeats, after.Allocs-before.Allocs)
 	}
 }
 

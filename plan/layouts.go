@@ -164,15 +164,15 @@ func (l *Layout) bound(info device.Info, o Options) error {
 	o.Parallel, o.steps = l.parallel, 2
 	stages, sizes := o.stages(), []int{l.c.Batch}
 	if len(stages) > 1 {
-		sizes = o.microBatches(l.c)
+		sizes = task{o, info, l.c}.microBatches()
 	}
 	l.BoundSeconds = math.Inf(1)
 	for _, micro := range sizes {
-		t, err := Try(info, unlimited, l.c, train.Strategy{MicroBatch: micro}, stages[len(stages)-1])
+		t, err := task{stages[len(stages)-1], info, l.c}.free(train.Strategy{MicroBatch: micro})
 		if err != nil {
 			return err
 		}
-		if s := l.seconds(t); s < l.BoundSeconds {
+		if s := l.stretched(t.least(), t); s < l.BoundSeconds {
 			l.BoundSeconds, l.micro = s, micro
 		}
 	}
@@ -200,7 +200,7 @@ func (l *Layout) glance(ctx context.Context, info device.Info, o Options) error 
 	o.Parallel = l.parallel
 	var trials []Trial
 	for _, at := range o.stages() {
-		t, err := Try(info, info.Capacity, l.c, train.Strategy{MicroBatch: l.micro}, at)
+		t, err := task{at, info, l.c}.within(train.Strategy{MicroBatch: l.micro})
 		if err := cmp.Or(err, ctx.Err()); err != nil || !t.Fits {
 			return err
 		}
@@ -222,7 +222,11 @@ func (l *Layout) add(t Trial) {
 
 // seconds are those of a step of which t is a rank's part: with its waits in a pipeline.
 func (l *Layout) seconds(t Trial) float64 {
-	return t.Seconds * l.parallel.Stretch(l.c.Batch/t.Strategy.MicroBatch)
+	return l.stretched(t.Seconds, t)
+}
+
+func (l *Layout) stretched(seconds float64, t Trial) float64 {
+	return seconds * l.parallel.Stretch(l.c.Batch/t.Strategy.MicroBatch)
 }
 
 // plans are those of all stages, or of the first rank.
@@ -230,7 +234,7 @@ func (l *Layout) plans(ctx context.Context, info device.Info, o Options) ([]*Pla
 	if o.Parallel = l.parallel; l.Mesh.Pipeline > 1 {
 		return SearchStages(ctx, info, l.c, o)
 	}
-	p, err := search(ctx, info, l.c, o)
+	p, err := task{o, info, l.c}.search(ctx)
 	return []*Plan{p}, err
 }
 
@@ -241,7 +245,7 @@ func noLayout(ctx context.Context, info device.Info, all []Layout, o Options) er
 	for _, l := range all {
 		o := o.roughly()
 		o.Parallel = l.parallel
-		t, err := leastTrial(info, l.c, o)
+		t, err := task{o, info, l.c}.leastTrial()
 		if err := cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}

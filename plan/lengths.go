@@ -66,7 +66,7 @@ func (l *Lengths) search(ctx context.Context, info device.Info, c train.Config, 
 	if err != nil {
 		return fmt.Errorf("steps of %d tokens: %w", length, err)
 	}
-	choices, err := p.choices(info, c, o)
+	choices, err := p.choices(task{o, info, c})
 	l.Plans[i], l.Shapes[i] = p, train.Shape{Seq: length, Choices: choices}
 	return err
 }
@@ -75,7 +75,7 @@ func (l *Lengths) search(ctx context.Context, info device.Info, c train.Config, 
 // micro-batches: of what the search tried, and of what it left out, since smaller
 // micro-batches than the first that fit as they are have longer estimates. They may
 // be faster all the same, where caches hold them.
-func (p *Plan) choices(info device.Info, c train.Config, o Options) ([]train.Choice, error) {
+func (p *Plan) choices(k task) ([]train.Choice, error) {
 	list := []train.Choice{{Strategy: p.Chosen.Strategy, Seconds: p.Chosen.Seconds}}
 	seen := map[int]bool{p.Chosen.Strategy.MicroBatch: true}
 	add := func(t Trial) {
@@ -87,11 +87,11 @@ func (p *Plan) choices(info device.Info, c train.Config, o Options) ([]train.Cho
 	for _, t := range p.Tried {
 		add(t)
 	}
-	for _, micro := range o.microBatches(c) {
+	for _, micro := range k.microBatches() {
 		if len(list) == mostChoices || slices.ContainsFunc(p.Tried, func(t Trial) bool { return t.Strategy.MicroBatch == micro }) {
 			continue
 		}
-		t, err := Try(info, info.Capacity, c, train.Strategy{MicroBatch: micro}, o)
+		t, err := k.within(train.Strategy{MicroBatch: micro})
 		if err != nil {
 			return nil, err
 		}

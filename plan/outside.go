@@ -31,14 +31,14 @@ func (t *timeline) copy(seconds float64) {
 // seconds is the time of the step.
 func (t *timeline) seconds() float64 { return max(t.device, t.copies) + max(t.host, t.back) }
 
-// openOutside opens the device of the memory outside info's, which computes as
-// a host does. Copies to it and back take what o.Away says.
-func openOutside(info device.Info, o Options, time *timeline, count func(l *device.Launch)) (device.Device, error) {
-	rates, a, tier := o.rates(info), o.Away, o.Away.state()
-	if info.Kind == device.CUDA {
+// openOutside opens the device of the memory outside the task's, which computes as
+// a host does. Copies to it and back take what Away says.
+func (k task) openOutside(time *timeline, count func(l *device.Launch)) (device.Device, error) {
+	rates, a, tier := k.rates(k.info), k.Away, k.Away.state()
+	if k.info.Kind == device.CUDA {
 		rates = a.hostRates()
 	}
-	return device.OpenNull(device.NullOptions{Capacity: unlimited, Granularity: info.Granularity,
+	return device.OpenNull(device.NullOptions{Capacity: unlimited, Granularity: k.info.Granularity,
 		OnLaunch: func(l *device.Launch) {
 			count(l)
 			if l.Kernel.Name == "copy" && tier.Bytes > 0 { // as many go as come

@@ -34,6 +34,8 @@ type Trial struct {
 	Seconds       float64        `json:"seconds"`              // a step, estimated; for one that doesn't fit 0
 	AwayBytes     uint64         `json:"away_bytes,omitempty"` // most that wait outside the device at a time
 
+	recipes float64 // seconds that recipes take, of the plain step; of others 0
+
 	noRoom bool // for some of that
 	moved  Tier // the mean speed of copies of values to and from their tiers; zero without any
 }
@@ -51,10 +53,10 @@ type Plan struct {
 
 // TooSmallError is returned when no strategy fits the budget.
 type TooSmallError struct {
-	Model       string
-	BudgetBytes uint64
-	LeastBytes  uint64 // the least that any strategy reserves
-	Strategy    string // the one that does
+	Model       string `json:"model"`
+	BudgetBytes uint64 `json:"budget_bytes"`
+	LeastBytes  uint64 `json:"least_bytes"` // the least that any strategy reserves
+	Strategy    string `json:"strategy"`    // the one that does
 }
 
 func (e *TooSmallError) Error() string {
@@ -62,45 +64,72 @@ func (e *TooSmallError) Error() string {
 		e.Model, size.Format(e.BudgetBytes), size.Format(e.LeastBytes), e.Strategy)
 }
 
-// maxTrialSteps bounds the steps of a trial. A trial goes on until the memory
-// at a step's start is laid out as at the start of an earlier one: from there
-// on, everything repeats. That takes two or three steps, seldom more.
+// maxTrialSteps bounds the steps of a trial. A trial goes on until everything
+// repeats, which takes two or three steps, seldom more.
 const maxTrialSteps = 32
 
 // Try runs strategy s of c on a null device with info's properties and the
 // given capacity, and estimates its time with o's rates. A strategy that does
 // not fit is no error.
 func Try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o Options) (Trial, error) {
-	trial, err := try(info, capacity, c, s, o)
-	if err == nil && o.OnTrial != nil {
-		o.OnTrial(trial)
+	return task{o, info, c}.try(s, capacity)
+}
+
+// task is a step to plan: of c, on a device with info's properties and capacity,
+// under the options of a search.
+type task struct {
+	Options
+	info device.Info
+	c    train.Config
+}
+
+// with is the task under other options.
+func (k task) with(o Options) task {
+	k.Options = o
+	return k
+}
+
+// within is a trial of s on the device.
+func (k task) within(s train.Strategy) (Trial, error) { return k.try(s, k.info.Capacity) }
+
+// free is a trial of s without a limit of memory.
+func (k task) free(s train.Strategy) (Trial, error) { return k.try(s, unlimited) }
+
+// try is a trial of s with so much memory, of which OnTrial is told.
+func (k task) try(s train.Strategy, capacity uint64) (Trial, error) {
+	trial, err := k.run(s, capacity)
+	if err == nil && k.OnTrial != nil {
+		k.OnTrial(trial)
 	}
 	return trial, err
 }
 
-func try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o Options) (Trial, error) {
-	trial := Trial{Strategy: s, Description: c.Describe(s)}
-	rates, time := o.rates(info), timeline{}
+func (k task) run(s train.Strategy, capacity uint64) (Trial, error) {
+	trial := Trial{Strategy: s, Description: k.c.Describe(s)}
+	rates, time, recipes, plain := k.rates(k.info), timeline{}, again{}, s == k.c.Plain()
 	clock := device.Clock{Seconds: rates.seconds}
 	count := func(l *device.Launch) {
 		trial.Flops += l.Flops
 		trial.Bytes += l.Bytes
+		if plain && recipes.running() {
+			trial.recipes += rates.seconds(l)
+		}
 	}
-	dev, err := device.OpenNullLike(info, capacity, func(l *device.Launch) {
+	dev, err := device.OpenNullLike(k.info, capacity, func(l *device.Launch) {
 		count(l)
 		time.device = clock.Now()
 	}, &clock)
 	if err != nil {
 		return trial, err
 	}
-	store := openBooks(o.Away)
-	host, err := openOutside(info, o, &time, count)
+	store := openBooks(k.Away)
+	host, err := k.openOutside(&time, count)
 	if err != nil {
 		return trial, errors.Join(err, dev.Close())
 	}
 	defer host.Close()
-	peak, reserved, err := run(dev, host, c, s, o, store, func() {
-		trial.Flops, trial.Bytes, time = 0, 0, timeline{}
+	peak, reserved, err := k.train(dev, host, s, store, &recipes, func() {
+		trial.Flops, trial.Bytes, trial.recipes, time = 0, 0, 0, timeline{}
 		clock.Restart()
 	})
 	if errors.Is(err, device.ErrOutOfMemory) {
@@ -114,30 +143,31 @@ func try(info device.Info, capacity uint64, c train.Config, s train.Strategy, o 
 	return trial, dev.Close()
 }
 
-// run trains until memory repeats itself and returns the peaks of live and
-// reserved memory; it calls begin before each step.
-func run(dev, host device.Device, c train.Config, s train.Strategy, o Options, store *books, begin func()) (peak, reserved uint64, err error) {
-	t, err := train.NewParallel(dev, c, s, o.Parallel)
+// train runs steps until memory repeats itself and returns the peaks of live and
+// reserved memory; it calls begin before each step, and tells of what the step does.
+func (k task) train(dev, host device.Device, s train.Strategy, store *books, to tensor.Observer, begin func()) (peak, reserved uint64, err error) {
+	t, err := train.NewParallel(dev, k.c, s, k.Parallel)
 	if err != nil {
 		return 0, 0, err
 	}
 	t.Strict = true
+	t.Observe(to)
 	if s.Away() {
 		if err := t.UseStore(store, host); err != nil {
 			return 0, 0, errors.Join(err, t.Close())
 		}
 	}
-	batch := c.NewBatch()
+	batch := k.c.NewBatch()
 	for evaluations := range 3 { // what one changes shows in the steps after it, and in the next
 		if evaluations > 0 {
-			if !c.Test {
+			if !k.c.Test {
 				break
 			}
 			if _, err := t.Evaluate(blank{s.MicroBatch}); err != nil {
 				return 0, 0, errors.Join(err, t.Close())
 			}
 		}
-		if err := repeat(t, batch, cmp.Or(o.steps, maxTrialSteps), begin); err != nil {
+		if err := repeat(t, batch, cmp.Or(k.steps, maxTrialSteps), begin); err != nil {
 			return 0, 0, errors.Join(err, t.Close())
 		}
 	}
@@ -145,17 +175,21 @@ func run(dev, host device.Device, c train.Config, s train.Strategy, o Options, s
 	return stats.PeakLive, stats.PeakReserved, t.Close()
 }
 
-// repeat steps until memory is laid out as at the start of an earlier step, at
-// most so often.
+// repeat steps until every block lies where it lay in the step before or, on
+// devices that must move pages for that in each step, until a step moves as many
+// as an earlier one and leaves memory as that did; at most so often.
 func repeat(t *train.Trainer, batch []any, most int, begin func()) error {
 	seen := map[[sha256.Size]byte]bool{}
 	for range most {
+		before := t.Memory().Stats()
 		begin()
 		if _, err := t.Step(batch...); err != nil {
 			return err
 		}
-		at := layout(t.Memory())
-		if seen[at] {
+		s := t.Memory().Stats()
+		again, moved := s.Repeats-before.Repeats, s.Maps-before.Maps
+		at := layout(t.Memory(), again, moved)
+		if again == s.Allocs-before.Allocs || seen[at] {
 			break
 		}
 		seen[at] = true
@@ -169,10 +203,11 @@ type blank struct{ n int }
 func (b blank) Len() int                 { return b.n }
 func (b blank) Sample(int, ...any) error { return nil }
 
-// layout is a digest of how memory is divided.
-func layout(mem *alloc.Allocator) (digest [sha256.Size]byte) {
+// layout is a digest of how memory is divided after a step in which so many blocks
+// lay where they lay before, and so many pages were moved.
+func layout(mem *alloc.Allocator, again, moved uint64) (digest [sha256.Size]byte) {
 	h := sha256.New()
-	fmt.Fprintln(h, mem.Stats().Stitches) // a step that still stitches is not the last of its kind
+	fmt.Fprintln(h, again, moved, mem.Stats().Stitches) // a step that still stitches is not the last of its kind
 	for _, s := range mem.Segments() {
 		fmt.Fprintln(h, s.Addr, s.Size)
 		for _, b := range s.Blocks {
@@ -194,17 +229,16 @@ func (p *Plan) add(t Trial) {
 	}
 }
 
-// microBatches lists the sizes of micro-batches for a step of c, the greatest
-// first.
-func (o Options) microBatches(c train.Config) []int {
+// microBatches lists the sizes of micro-batches for the step, the greatest first.
+func (k task) microBatches() []int {
 	var ds []int
-	if o.micro > 0 {
-		return []int{o.micro}
+	if k.micro > 0 {
+		return []int{k.micro}
 	}
-	if !c.Divisible() {
-		return []int{c.Batch}
+	if !k.c.Divisible() {
+		return []int{k.c.Batch}
 	}
-	for n, d := c.Batch, c.Batch; d > 0; d-- {
+	for n, d := k.c.Batch, k.c.Batch; d > 0; d-- {
 		if n%d == 0 {
 			ds = append(ds, d)
 		}

@@ -22,7 +22,8 @@ type program struct {
 	record *tensor.Record
 	plain  float64 // seconds of a step with all values kept
 	as     tensor.AwayForm
-	ops    []int // of the record's operations, their places in Ops
+	ops    []int              // of the record's operations, their places in Ops
+	again  map[uint64]float64 // the seconds that recipes take, by the number of their operation
 }
 
 // newProgram translates a record, whose operation i takes seconds[i].
@@ -114,21 +115,28 @@ func (p *program) schedule(plan *remat.Plan) *tensor.Schedule {
 	}
 	steps, of := plan.Schedule(&p.Program), p.recorded()
 	reads := p.reads(steps, of, copies)
-	s := &tensor.Schedule{}
+	s := p.waits()
 	if len(plan.Moves) > 0 {
 		s.AwayAs = p.as
 	}
+	for i := range s.Waits {
+		if v := p.value(i); v >= 0 {
+			s.Waits[i].Reads = reads[v]
+		}
+	}
+	p.moves(s, plan.Moves, steps, of)
+	return s
+}
+
+// waits is a schedule that says of no result how it waits.
+func (p *program) waits() *tensor.Schedule {
+	s := &tensor.Schedule{}
 	for i, op := range p.record.Ops {
 		if op.Back {
 			break
 		}
-		w := tensor.Wait{Op: op.Name, Seconds: float64(p.Ops[p.ops[i]].Cost) / 1e9}
-		if v := p.value(i); v >= 0 {
-			w.Reads = reads[v]
-		}
-		s.Waits = append(s.Waits, w)
+		s.Waits = append(s.Waits, tensor.Wait{Op: op.Name, Seconds: float64(p.Ops[p.ops[i]].Cost) / 1e9})
 	}
-	p.moves(s, plan.Moves, steps, of)
 	return s
 }
 

@@ -167,7 +167,7 @@ func TestCalibrate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	peak, reserved, err := run(null, null, c, c.Plain(), Options{}, &books{}, func() { sum, launches, begun = 0, 0, true })
+	peak, reserved, err := task{c: c}.train(null, null, c.Plain(), &books{}, &again{}, func() { sum, launches, begun = 0, 0, true })
 	if err != nil || launches == 0 {
 		t.Fatalf("peak %d, reserved %d, %d launches: %v", peak, reserved, launches, err)
 	}

@@ -3,7 +3,6 @@ package plan
 import (
 	"math"
 
-	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/tensor"
 	"github.com/headroom-go/headroom/train"
 )
@@ -14,10 +13,10 @@ import (
 
 // recipes lists those that are s besides: every block keeps its input alone;
 // every value waits outside the device.
-func (p *program) recipes(c train.Config, s train.Strategy, o Options) []train.Strategy {
+func (p *program) recipes(k task, s train.Strategy) []train.Strategy {
 	blocks, away := s, s
-	blocks.Values, blocks.Recompute = nil, c.Blocks()
-	if len(o.Away.Tiers) == 0 {
+	blocks.Values, blocks.Recompute = nil, k.c.Blocks()
+	if len(k.Away.Tiers) == 0 {
 		return []train.Strategy{blocks}
 	}
 	away.Values = p.allAway()
@@ -26,9 +25,9 @@ func (p *program) recipes(c train.Config, s train.Strategy, o Options) []train.S
 }
 
 // tryRecipe tries a recipe and estimates what copies take that don't hide.
-func (p *program) tryRecipe(info device.Info, c train.Config, s train.Strategy, o Options) (Trial, error) {
-	t, err := Try(info, info.Capacity, c, s, o)
-	if !o.room(t) {
+func (p *program) tryRecipe(k task, s train.Strategy) (Trial, error) {
+	t, err := k.within(s)
+	if !k.room(t) {
 		return Trial{}, err
 	}
 	if s.Values != nil {
@@ -38,17 +37,17 @@ func (p *program) tryRecipe(info device.Info, c train.Config, s train.Strategy, 
 				copies += float64(p.Values[v].Bytes) * t.moved.seconds()
 			}
 		}
-		t.Seconds = max(t.Seconds, copies*float64(c.Batch/s.MicroBatch))
+		t.Seconds = max(t.Seconds, copies*float64(k.c.Batch/s.MicroBatch))
 	}
 	return t, err
 }
 
 // fewestBlocks is t, which fits, with no more blocks recomputed than it takes.
-func (p *program) fewestBlocks(info device.Info, c train.Config, t Trial, o Options) (Trial, error) {
+func (p *program) fewestBlocks(k task, t Trial) (Trial, error) {
 	for few := 0; t.Strategy.Recompute-few > 1; {
 		s := t.Strategy
 		s.Recompute = (few + s.Recompute) / 2
-		trial, err := p.tryRecipe(info, c, s, o)
+		trial, err := p.tryRecipe(k, s)
 		if err != nil {
 			return t, err
 		}

@@ -30,7 +30,8 @@ import (
 // with the first that is slower so than what was found. Until then searches are
 // brief; the longer one is for the size that was chosen.
 //
-// Where a step doesn't fit as it is, logits in smaller parts are the first remedy, if
+// Where the plain step fits, results that it makes again all the same are held
+// (hold.go). Where a step doesn't fit as it is, logits in smaller parts are the first remedy, if
 // they cost little for what they give. Where nothing fits, they are tried all the same.
 //
 // Where there is room outside the device, all this is done again with the
@@ -92,13 +93,13 @@ func Search(ctx context.Context, info device.Info, c train.Config, o Options) (*
 		if err != nil {
 			return nil, err
 		}
-		return all[o.stage()].of(info, c, o)
+		return all[o.stage()].of(task{o, info, c})
 	}
-	p, err := search(ctx, info, c, first)
+	p, err := task{first, info, c}.search(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return p.of(info, c, o)
+	return p.of(task{o, info, c})
 }
 
 // alongTensor is this rank's place along tensor.
@@ -118,13 +119,13 @@ func (o Options) firstAlongTensor() Options {
 	return o
 }
 
-// of is the plan with what the rank of o takes, which needs no more than the one that
+// of is the plan with what the rank of k takes, which needs no more than the one that
 // it was made for.
-func (p *Plan) of(info device.Info, c train.Config, o Options) (*Plan, error) {
-	if o.alongTensor() == 0 {
+func (p *Plan) of(k task) (*Plan, error) {
+	if k.alongTensor() == 0 {
 		return p, nil
 	}
-	own, err := Try(info, info.Capacity, c, p.Chosen.Strategy, o)
+	own, err := k.within(p.Chosen.Strategy)
 	if own.Seconds = p.Chosen.Seconds; err == nil && own.Fits {
 		p.choose(own)
 	}
@@ -144,8 +145,8 @@ func SearchPrecision(ctx context.Context, info device.Info, c train.Config, o Op
 	least := &TooSmallError{LeastBytes: math.MaxUint64}
 	for _, c.Precision = range []tensor.DType{tensor.Float32, tensor.BFloat16} {
 		if best != nil {
-			bound, err := Try(info, unlimited, c, c.Plain(), o)
-			if err != nil || bound.Seconds >= best.Chosen.Seconds { // no strategy is faster
+			bound, err := task{o, info, c}.free(c.Plain())
+			if err != nil || bound.least() >= best.Chosen.Seconds { // no strategy is faster
 				return best, err
 			}
 		}
@@ -169,21 +170,22 @@ func SearchPrecision(ctx context.Context, info device.Info, c train.Config, o Op
 	return best, nil
 }
 
-func search(ctx context.Context, info device.Info, c train.Config, o Options) (*Plan, error) {
-	p := &Plan{Step: c.Fingerprint(), Precision: c.Precision, Device: info.Name, BudgetBytes: info.Capacity}
+// search is Search for one rank by itself.
+func (k task) search(ctx context.Context) (*Plan, error) {
+	p := &Plan{Step: k.c.Fingerprint(), Precision: k.c.Precision, Device: k.info.Name, BudgetBytes: k.info.Capacity}
 	var err error
-	if p.Plain, err = Try(info, unlimited, c, c.Plain(), o); err != nil {
+	if p.Plain, err = k.free(k.c.Plain()); err != nil {
 		return nil, err
 	}
-	for place, s := range o.outside(c, slices.Min(o.microBatches(c))) {
-		held, err := heldBytes(info, c, s, o)
+	for place, s := range k.outside(slices.Min(k.microBatches())) {
+		held, err := k.heldBytes(s)
 		if err != nil {
 			return nil, err
 		}
-		if held > info.Capacity {
+		if held > k.info.Capacity {
 			continue
 		}
-		if err := p.fitAny(ctx, info, c, place, o); err != nil {
+		if err := p.fitAny(ctx, k, place); err != nil {
 			return nil, err
 		}
 		if len(p.Tried) > 0 && p.Tried[0].Fits {
@@ -191,28 +193,28 @@ func search(ctx context.Context, info device.Info, c train.Config, o Options) (*
 		}
 	}
 	if !p.Chosen.Fits {
-		if err := p.fitLeast(ctx, info, c, o); err != nil {
+		if err := p.fitLeast(ctx, k); err != nil {
 			return nil, err
 		}
 	}
 	if !p.Chosen.Fits {
-		if o.rough {
-			return nil, &TooSmallError{Model: c.Model, BudgetBytes: info.Capacity}
+		if k.rough {
+			return nil, &TooSmallError{Model: k.c.Model, BudgetBytes: k.info.Capacity}
 		}
-		return nil, tooSmall(ctx, info, c, o.briefly())
+		return nil, k.with(k.briefly()).tooSmall(ctx)
 	}
-	return p, p.refine(ctx, info, c, o)
+	return p, p.refine(ctx, k)
 }
 
 // heldBytes is what lives on the device between all steps with what s has outside: the
 // model and what of the optimizer is not outside.
-func heldBytes(info device.Info, c train.Config, s train.Strategy, o Options) (n uint64, err error) {
-	dev, err := device.OpenNullLike(info, unlimited, nil, nil)
+func (k task) heldBytes(s train.Strategy) (n uint64, err error) {
+	dev, err := device.OpenNullLike(k.info, unlimited, nil, nil)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	t, err := train.NewParallel(dev, c, s, o.Parallel)
+	t, err := train.NewParallel(dev, k.c, s, k.Parallel)
 	if err != nil {
 		return 0, err
 	}
@@ -220,24 +222,24 @@ func heldBytes(info device.Info, c train.Config, s train.Strategy, o Options) (n
 }
 
 // refine searches longer for the strategy that was chosen.
-func (p *Plan) refine(ctx context.Context, info device.Info, c train.Config, o Options) error {
+func (p *Plan) refine(ctx context.Context, k task) error {
 	before := p.Chosen
-	if before.Strategy.Values == nil || o.Work > 0 {
+	if _, _, held := before.Strategy.Values.Count(); before.Strategy.Values == nil || held > 0 || k.Work > 0 {
 		return nil
 	}
 	s := before.Strategy
 	s.Values = nil
-	free, err := Try(info, unlimited, c, s, o)
+	free, err := k.free(s)
 	if err != nil {
 		return err
 	}
-	prog, err := record(info, c, free, o)
+	prog, err := k.record(free)
 	if err != nil {
 		return err
 	}
-	prog.moveAt(before.moved, o)
-	better, err := prog.solve(ctx, info, c, s, o)
-	if err == nil && better.Fits && better.Seconds < before.Seconds && o.room(better) {
+	prog.moveAt(before.moved, k.Options)
+	better, err := prog.solve(ctx, k, s)
+	if err == nil && better.Fits && better.Seconds < before.Seconds && k.room(better) {
 		p.choose(better)
 	}
 	return ignoreNone(err)
@@ -245,11 +247,11 @@ func (p *Plan) refine(ctx context.Context, info device.Info, c train.Config, o O
 
 // outside lists strategies with micro-batches of that size by what of the
 // training is outside the device, if anything may be: the least and fastest first.
-func (o Options) outside(c train.Config, micro int) []train.Strategy {
+func (k task) outside(micro int) []train.Strategy {
 	list := []train.Strategy{{MicroBatch: micro}}
-	if o.Away.state().Bytes > 0 && o.Parallel.Group == nil {
+	if k.Away.state().Bytes > 0 && k.Parallel.Group == nil {
 		list = append(list, train.Strategy{MicroBatch: micro, StateAway: true})
-		if micro < c.Batch {
+		if micro < k.c.Batch {
 			list = append(list, train.Strategy{MicroBatch: micro, StateAway: true, GradientsAway: true})
 		}
 	}
@@ -257,16 +259,16 @@ func (o Options) outside(c train.Config, micro int) []train.Strategy {
 }
 
 // logits is how many rows of them a step with strategy s makes that may go in parts.
-func (o Options) logits(c train.Config, s train.Strategy) int {
-	if m := o.Parallel.Mesh.Pipeline; m > 1 && o.stage() < m-1 { // the last one has them
+func (k task) logits(s train.Strategy) int {
+	if m := k.Parallel.Mesh.Pipeline; m > 1 && k.stage() < m-1 { // the last one has them
 		return 0
 	}
-	return s.MicroBatch * c.Logits()
+	return s.MicroBatch * k.c.Logits()
 }
 
 // inLeastParts is s with logits in the smallest parts.
-func (o Options) inLeastParts(c train.Config, s train.Strategy) train.Strategy {
-	if s.LogitRows = 0; o.logits(c, s) > tensor.LogitRows {
+func (k task) inLeastParts(s train.Strategy) train.Strategy {
+	if s.LogitRows = 0; k.logits(s) > tensor.LogitRows {
 		s.LogitRows = tensor.LogitRows
 	}
 	return s
@@ -281,14 +283,14 @@ const (
 
 // inParts is a trial of free's strategy, without a limit as free is, with logits in
 // the smallest parts that make a step little longer; free itself where that is no help.
-func (o Options) inParts(info device.Info, c train.Config, free Trial) (Trial, error) {
-	o.steps = 1
-	for s := o.inLeastParts(c, free.Strategy); s.LogitRows > 0 && s.LogitRows < o.logits(c, s); s.LogitRows *= 2 {
-		t, err := Try(info, unlimited, c, s, o)
+func (k task) inParts(free Trial) (Trial, error) {
+	k.steps = 1
+	for s := k.inLeastParts(free.Strategy); s.LogitRows > 0 && s.LogitRows < k.logits(s); s.LogitRows *= 2 {
+		t, err := k.free(s)
 		if err != nil {
 			return free, err
 		}
-		given, missing := float64(free.ReservedBytes)-float64(t.ReservedBytes), float64(free.ReservedBytes)-float64(info.Capacity)
+		given, missing := float64(free.ReservedBytes)-float64(t.ReservedBytes), float64(free.ReservedBytes)-float64(k.info.Capacity)
 		if given <= 0 || given < partsGive*missing {
 			break
 		}
@@ -302,13 +304,13 @@ func (o Options) inParts(info device.Info, c train.Config, free Trial) (Trial, e
 // leastTrial is of the strategy that leaves the most room for values: with the
 // smallest micro-batches, logits in the smallest parts, and the most outside the
 // device that finds room there.
-func leastTrial(info device.Info, c train.Config, o Options) (least Trial, err error) {
-	for _, s := range o.outside(c, slices.Min(o.microBatches(c))) {
-		t, err := Try(info, unlimited, c, o.inLeastParts(c, s), o)
+func (k task) leastTrial() (least Trial, err error) {
+	for _, s := range k.outside(slices.Min(k.microBatches())) {
+		t, err := k.free(k.inLeastParts(s))
 		if err != nil {
 			return t, err
 		}
-		if o.room(t) {
+		if k.room(t) {
 			least = t
 		}
 	}
@@ -320,13 +322,13 @@ func (o Options) room(t Trial) bool { return !t.noRoom }
 
 // fitAny tries micro-batches of every size, the greatest first, with what is at
 // that place in outside's list.
-func (p *Plan) fitAny(ctx context.Context, info device.Info, c train.Config, place int, o Options) error {
-	for _, micro := range o.microBatches(c) {
-		list := o.outside(c, micro)
+func (p *Plan) fitAny(ctx context.Context, k task, place int) error {
+	for _, micro := range k.microBatches() {
+		list := k.outside(micro)
 		if place >= len(list) {
 			continue
 		}
-		if done, err := p.fit(ctx, info, c, list[place], o); done || err != nil {
+		if done, err := p.fit(ctx, k, list[place]); done || err != nil {
 			return err
 		}
 	}
@@ -335,31 +337,34 @@ func (p *Plan) fitAny(ctx context.Context, info device.Info, c train.Config, pla
 
 // fit finds the fastest strategy that is s with logits in parts and values made again
 // or moved, if one fits. It is done when smaller micro-batches can only be slower.
-func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, s train.Strategy, o Options) (done bool, err error) {
+func (p *Plan) fit(ctx context.Context, k task, s train.Strategy) (done bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	plain, err := Try(info, info.Capacity, c, s, o)
+	plain, err := k.within(s)
 	if err != nil {
 		return false, err
 	}
-	if !o.room(plain) {
+	if !k.room(plain) {
 		return true, nil
+	}
+	if plain.Fits && s == k.c.Plain() {
+		return true, p.addPlain(k, plain)
 	}
 	p.add(plain)
 	if plain.Fits {
 		return true, nil
 	}
-	free, err := Try(info, unlimited, c, s, o)
-	if err != nil || !o.room(free) || p.Chosen.Fits && free.Seconds >= p.Chosen.Seconds {
+	free, err := k.free(s)
+	if err != nil || !k.room(free) || p.Chosen.Fits && free.Seconds >= p.Chosen.Seconds {
 		return true, err
 	}
-	inParts, err := o.inParts(info, c, free)
+	inParts, err := k.inParts(free)
 	if err != nil {
 		return false, err
 	}
 	if inParts.Strategy != s {
-		kept, err := Try(info, info.Capacity, c, inParts.Strategy, o)
+		kept, err := k.within(inParts.Strategy)
 		if err != nil {
 			return false, err
 		}
@@ -368,38 +373,39 @@ func (p *Plan) fit(ctx context.Context, info device.Info, c train.Config, s trai
 			return true, nil
 		}
 	}
-	return false, p.fitValues(ctx, info, c, inParts, o)
+	return false, p.fitValues(ctx, k, inParts)
 }
 
 // fitLeast is fitValues for what leaves the most room for values, where logits in the
 // smallest parts were no help that is worth its time.
-func (p *Plan) fitLeast(ctx context.Context, info device.Info, c train.Config, o Options) error {
-	once := o
+func (p *Plan) fitLeast(ctx context.Context, k task) error {
+	once := k
 	once.steps = 1
-	free, err := leastTrial(info, c, once)
+	free, err := once.leastTrial()
 	if err != nil || free.Strategy.LogitRows == 0 {
 		return err
 	}
-	if held, err := heldBytes(info, c, free.Strategy, o); err != nil || held > info.Capacity {
+	if held, err := k.heldBytes(free.Strategy); err != nil || held > k.info.Capacity {
 		return err
 	}
-	return p.fitValues(ctx, info, c, free, o)
+	return p.fitValues(ctx, k, free)
 }
 
 // fitValues finds the fastest strategy that is free's with values made again or moved,
 // if one fits; free is a trial without a limit.
-func (p *Plan) fitValues(ctx context.Context, info device.Info, c train.Config, free Trial, o Options) error {
-	prog, err := record(info, c, free, o)
+func (p *Plan) fitValues(ctx context.Context, k task, free Trial) error {
+	prog, err := k.record(free)
 	if err != nil {
 		return err
 	}
-	best, err := prog.solve(ctx, info, c, free.Strategy, o.briefly())
-	if err == nil && prog.moveAt(best.moved, o) { // slower tiers hold a part
-		best, err = prog.solve(ctx, info, c, free.Strategy, o.briefly())
+	brief := k.with(k.briefly())
+	best, err := prog.solve(ctx, brief, free.Strategy)
+	if err == nil && prog.moveAt(best.moved, k.Options) { // slower tiers hold a part
+		best, err = prog.solve(ctx, brief, free.Strategy)
 	}
-	if err == nil && !o.room(best) {
+	if err == nil && !k.room(best) {
 		prog.OutRate, prog.BackRate = 0, 0
-		best, err = prog.solve(ctx, info, c, free.Strategy, o.briefly())
+		best, err = prog.solve(ctx, brief, free.Strategy)
 	}
 	if err == nil && best.Fits {
 		p.add(best)
@@ -407,31 +413,32 @@ func (p *Plan) fitValues(ctx context.Context, info device.Info, c train.Config, 
 	return ignoreNone(err)
 }
 
-// solve finds a schedule with which s fits info's capacity, or gives a
+// solve finds a schedule with which s fits the task's device, or gives a
 // *remat.NoPlanError.
-func (p *program) solve(ctx context.Context, info device.Info, c train.Config, s train.Strategy, o Options) (best Trial, err error) {
+func (p *program) solve(ctx context.Context, k task, s train.Strategy) (best Trial, err error) {
+	micros, capacity := k.c.Batch/s.MicroBatch, k.info.Capacity
 	placed := func(plan *remat.Plan) (int64, error) {
 		s.Values = p.schedule(plan)
-		if best, err = Try(info, info.Capacity, c, s, o); err != nil || best.Fits {
-			p.addCopies(&best, plan, c.Batch/s.MicroBatch)
+		if best, err = k.within(s); err != nil || best.Fits {
+			p.addCopies(&best, plan, micros)
 			return int64(best.ReservedBytes), err
 		}
-		free, err := Try(info, unlimited, c, s, o.roughly())
-		over := max(free.ReservedBytes, info.Capacity+1) - info.Capacity
-		each := uint64(o.Parallel.InFlight(o.stage(), c.Batch/s.MicroBatch)) // so many micro-batches keep what one does
-		return int64(info.Capacity + (over+each-1)/each), err
+		free, err := k.with(k.roughly()).free(s)
+		over := max(free.ReservedBytes, capacity+1) - capacity
+		each := uint64(k.Parallel.InFlight(k.stage(), micros)) // so many micro-batches keep what one does
+		return int64(capacity + (over+each-1)/each), err
 	}
-	_, err = remat.Solve(ctx, &p.Program, int64(info.Capacity), remat.Options{Work: o.Work, Placed: placed})
+	_, err = remat.Solve(ctx, &p.Program, int64(capacity), remat.Options{Work: k.Work, Placed: placed})
 	if err != nil && ignoreNone(err) != nil {
 		return best, err
 	}
-	for _, recipe := range p.recipes(c, s, o) {
-		trial, failed := p.tryRecipe(info, c, recipe, o)
+	for _, recipe := range p.recipes(k, s) {
+		trial, failed := p.tryRecipe(k, recipe)
 		if failed != nil {
 			return best, failed
 		}
 		if trial.Fits && (err != nil || trial.Seconds < best.Seconds) {
-			if best, err = p.fewestBlocks(info, c, trial, o); err != nil {
+			if best, err = p.fewestBlocks(k, trial); err != nil {
 				return best, err
 			}
 		}
@@ -470,30 +477,29 @@ func ignoreNone(err error) error {
 // values made again or moved: to a page, or to 1/256 where that is more. It is
 // looked for with one micro-batch more than are in flight, of which all others are
 // repetitions, and then tried with all.
-func tooSmall(ctx context.Context, info device.Info, c train.Config, o Options) error {
-	few, micro := c, slices.Min(o.microBatches(c))
-	few.Batch = min(c.Batch, (1+o.Parallel.InFlight(o.stage(), c.Batch/micro))*micro)
-	free, err := leastTrial(info, few, o)
+func (k task) tooSmall(ctx context.Context) error {
+	few, micro := k, slices.Min(k.microBatches())
+	few.c.Batch = min(k.c.Batch, (1+k.Parallel.InFlight(k.stage(), k.c.Batch/micro))*micro)
+	free, err := few.leastTrial()
 	if err != nil {
 		return err
 	}
-	prog, err := record(info, few, free, o)
+	prog, err := few.record(free)
 	if err != nil {
 		return err
 	}
-	held, err := heldBytes(info, few, free.Strategy, o)
+	held, err := few.heldBytes(free.Strategy)
 	if err != nil {
 		return err
 	}
-	unit := max(info.Granularity, 512)
-	fits := func(c train.Config, units uint64) (best Trial, err error) {
-		info.Capacity = units * unit
-		best, err = prog.solve(ctx, info, c, free.Strategy, o)
-		best.Fits = best.Fits && err == nil && o.room(best)
+	unit := max(k.info.Granularity, 512)
+	fits := func(k task, units uint64) (best Trial, err error) {
+		k.info.Capacity = units * unit
+		best, err = prog.solve(ctx, k, free.Strategy)
+		best.Fits = best.Fits && err == nil && k.room(best)
 		return best, ignoreNone(err)
 	}
-	small := &TooSmallError{Model: c.Model, BudgetBytes: info.Capacity}
-	lo := max(info.Capacity, held-1) / unit
+	lo := max(k.info.Capacity, held-1) / unit
 	hi := max(lo+1, (free.ReservedBytes+unit-1)/unit)
 	for hi-lo > max(1, hi/256) {
 		mid := (lo + hi) / 2
@@ -508,50 +514,52 @@ func tooSmall(ctx context.Context, info device.Info, c train.Config, o Options) 
 		}
 	}
 	for ; ; hi += max(1, hi/256) {
-		best, err := fits(c, hi)
+		best, err := fits(k, hi)
 		if err != nil {
 			return err
 		}
 		if best.Fits {
-			small.LeastBytes, small.Strategy = info.Capacity, best.Description
-			return small
+			return &TooSmallError{k.c.Model, k.info.Capacity, hi * unit, best.Description}
 		}
 	}
 }
 
 // record runs a step with the strategy of free, a trial without a limit, on a
 // null device and gives it as the solver takes it.
-func record(info device.Info, c train.Config, free Trial, o Options) (p *program, err error) {
+func (k task) record(free Trial) (p *program, err error) {
 	s := free.Strategy
-	rates, seconds, now := o.rates(info), []float64(nil), -1
-	dev, err := device.OpenNullLike(info, unlimited, func(l *device.Launch) {
+	rates, seconds, now, recipes := k.rates(k.info), []float64(nil), -1, again{}
+	dev, err := device.OpenNullLike(k.info, unlimited, func(l *device.Launch) {
 		if now >= 0 {
-			seconds[now] += rates.seconds(l)
+			s := rates.seconds(l)
+			seconds[now] += s
+			recipes.spend(s)
 		}
 	}, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	t, err := train.NewParallel(dev, c, s, o.Parallel)
+	t, err := train.NewParallel(dev, k.c, s, k.Parallel)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
 	if s.StateAway {
-		if err := t.UseStore(openBooks(o.Away), nil); err != nil {
+		if err := t.UseStore(openBooks(k.Away), nil); err != nil {
 			return nil, err
 		}
 	}
-	r, err := t.Record(func(op int) { now, seconds = op, append(seconds, 0) }, c.NewBatch()...)
+	t.Observe(&recipes)
+	r, err := t.Record(func(op int) { now, seconds = op, append(seconds, 0) }, k.c.NewBatch()...)
 	if err != nil {
 		return nil, err
 	}
 	p = newProgram(r, seconds)
-	p.plain, p.as = free.Seconds, o.Away.As
-	if room := o.Away.bytes(); room > free.AwayBytes { // else nothing moves
-		p.moveAt(o.Away.Tiers[0], o)
-		p.Room = int64(float64(room-free.AwayBytes) * o.Away.times())
+	p.plain, p.as, p.again = free.Seconds, k.Away.As, recipes.seconds
+	if room := k.Away.bytes(); room > free.AwayBytes { // else nothing moves
+		p.moveAt(k.Away.Tiers[0], k.Options)
+		p.Room = int64(float64(room-free.AwayBytes) * k.Away.times())
 	}
 	return p, nil
 }

@@ -22,14 +22,14 @@ func SearchStages(ctx context.Context, info device.Info, c train.Config, o Optio
 	}
 	ranks := o.stages()
 	bounds := map[int]float64{} // of a step's time, by the size of micro-batches
-	sizes := o.microBatches(c)
+	sizes := task{o, info, c}.microBatches()
 	for _, micro := range sizes {
 		for _, at := range ranks {
-			t, err := Try(info, unlimited, c, train.Strategy{MicroBatch: micro}, at)
+			t, err := task{at, info, c}.free(train.Strategy{MicroBatch: micro})
 			if err != nil {
 				return nil, err
 			}
-			bounds[micro] = max(bounds[micro], o.Parallel.Stretch(c.Batch/micro)*t.Seconds)
+			bounds[micro] = max(bounds[micro], o.Parallel.Stretch(c.Batch/micro)*t.least())
 		}
 	}
 	slices.SortStableFunc(sizes, func(a, b int) int { return cmp.Compare(bounds[a], bounds[b]) })
@@ -64,7 +64,7 @@ func SearchStages(ctx context.Context, info device.Info, c train.Config, o Optio
 func searchWith(ctx context.Context, info device.Info, c train.Config, micro int, ranks []Options) (plans []*Plan, seconds float64, err error) {
 	for _, at := range ranks {
 		at.micro = micro
-		p, err := search(ctx, info, c, at)
+		p, err := task{at, info, c}.search(ctx)
 		if err != nil {
 			return nil, 0, err
 		}

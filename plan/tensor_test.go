@@ -44,7 +44,7 @@ func TestTensorPlansAgree(t *testing.T) {
 		t.Skip("checking its plans takes a minute: TestPredictedIsMeasured plans with invariants")
 	}
 	c := config(nn.GPT2Config{Vocab: 65, Context: 1024, Width: 256, Layers: 4, Heads: 2}, 1, 1024)
-	info := device.Info{Kind: device.Null, Granularity: 4 << 10, Virtual: true}
+	info := device.Info{Kind: device.Null, Granularity: 2 << 10, Virtual: true}
 	at := func(rank int) plan.Options {
 		o := quick
 		o.Parallel = train.Parallel{Group: dist.Null(rank, 2), Mesh: train.Mesh{Tensor: 2}}
