@@ -36,6 +36,8 @@ type State struct {
 
 	Precision nn.Precision  `json:"precision"`         // of the next step
 	Lengths   []LengthState `json:"lengths,omitempty"` // of Run.Shapes
+
+	Tuning *device.Tuning `json:"tuning,omitempty"` // with Config.Tune, of a device that can
 }
 
 const stateVersion = 3
@@ -45,6 +47,7 @@ const stateVersion = 3
 // folders that are the same one.
 func (t *Trainer) Save(dir string, s State) error {
 	s.Version, s.Step, s.Config, s.Precision = stateVersion, t.opt.Steps, t.Job(), t.precision
+	s.Tuning = t.tuned()
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err
@@ -175,7 +178,7 @@ func (c *Checkpoint) check() error {
 	if err := s.Config.Validate(); err != nil {
 		return err
 	}
-	if err := s.Precision.Validate(); err != nil {
+	if err := errors.Join(s.Precision.Validate(), s.Tuning.Validate()); err != nil {
 		return err
 	}
 	if s.Step < 0 || s.Step > s.Config.Schedule.Steps {
@@ -270,7 +273,7 @@ func (t *Trainer) Restore(c *Checkpoint) error {
 	}
 	err := t.par.verify(c)
 	if err == nil {
-		err = t.load(c)
+		err = errors.Join(t.load(c), t.tune(c.State.Tuning))
 	}
 	if err != nil {
 		return t.par.failure(fmt.Errorf("checkpoint of step %d: %w", c.State.Step, err))

@@ -268,20 +268,23 @@ func (c *Checkpoint) index() error {
 	return nil
 }
 
-// complete says if pieces are not all of an array, once.
+// complete says if pieces are not all of an array, once. Only where none is missing are
+// they compared, so that an array has no more rows than there are elements in the files.
 func complete(list []stored) error {
 	left := safetensors.Box(list[0].Whole, nil, list[0].Whole).Len()
-	for i, a := range list {
+	for _, a := range list {
 		left -= a.Len()
+	}
+	if left > 0 {
+		return fmt.Errorf("%d of its elements are in none of the files", left)
+	}
+	for i, a := range list {
 		for _, b := range list[:i] {
 			err := safetensors.Overlap(a.Piece, b.Piece, func(_, _, n int) error { return fmt.Errorf("both have %d elements of it", n) })
 			if err != nil {
 				return fmt.Errorf("%s and %s don't belong together: %w", b.in.path, a.in.path, err)
 			}
 		}
-	}
-	if left != 0 {
-		return fmt.Errorf("%d of its elements are in none of the files", left)
 	}
 	return nil
 }

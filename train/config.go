@@ -1,6 +1,3 @@
-// Package train runs the training step inside the memory that there is, with
-// the strategies that make it fit, and keeps runs that can be stopped and
-// resumed.
 package train
 
 import (
@@ -15,7 +12,7 @@ import (
 
 // Config is everything that decides the numbers of a run: two runs of the
 // same configuration on the same data give the same losses, whatever their
-// strategy. It is kept in checkpoints. Exactly one of GPT2, BERT, ResNet and
+// strategy, but for Tune. It is kept in checkpoints. Exactly one of GPT2, BERT, ResNet and
 // MoE is set.
 type Config struct {
 	Model  string          `json:"model"` // the name it was chosen by, for people
@@ -39,6 +36,12 @@ type Config struct {
 	// optimizer's state are float32 throughout.
 	Precision tensor.DType `json:"precision,omitzero"`
 	Test      bool         `json:"test,omitempty"` // the model is evaluated between steps (Trainer.Evaluate): plans leave room
+	// Tune has products of matrices on a GPU take the algorithms that are found
+	// to be the fastest (device.Tuner). Two runs may find others, and then differ
+	// in last bits; from a checkpoint on, which keeps them, they don't. Ranks
+	// take those of the first one after the first step, but don't tune along tensor
+	// and pipeline.
+	Tune bool `json:"tune,omitempty"`
 }
 
 // mostLengths bounds Config.Lengths: each has a plan.
@@ -141,7 +144,7 @@ type Strategy struct {
 // Away says whether anything waits outside the device, for which the trainer
 // needs UseStore.
 func (s Strategy) Away() bool {
-	_, away := s.Values.Count()
+	_, away, _ := s.Values.Count()
 	return away > 0 || s.StateAway
 }
 
@@ -190,7 +193,7 @@ func (c Config) Describe(s Strategy) string {
 	if s.Recompute > 0 {
 		text += fmt.Sprintf(", recompute %d of %d blocks", s.Recompute, c.Blocks())
 	}
-	again, away := s.Values.Count()
+	again, away, held := s.Values.Count()
 	if again > 0 {
 		text += fmt.Sprintf(", %d values made again", again)
 	}
@@ -199,6 +202,9 @@ func (c Config) Describe(s Strategy) string {
 		if as := s.Values.AwayAs; as != tensor.AwayExact {
 			text += fmt.Sprintf(" as %s", as)
 		}
+	}
+	if held > 0 {
+		text += fmt.Sprintf(", %d values held", held)
 	}
 	if s.LogitRows > 0 {
 		text += fmt.Sprintf(", logits of %d tokens at a time", s.LogitRows)
@@ -221,7 +227,7 @@ func (c Config) Describe(s Strategy) string {
 // Fingerprint names what decides the memory of a step: the model, the task and
 // the sizes of the batch.
 func (c Config) Fingerprint() string {
-	c.Schedule, c.Seed = nn.Cosine{}, 0
+	c.Schedule, c.Seed, c.Tune = nn.Cosine{}, 0, false
 	text, err := json.Marshal(c)
 	if err != nil {
 		panic("train: " + err.Error()) // numbers and names alone

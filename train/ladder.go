@@ -88,7 +88,7 @@ func (t *Trainer) short(err error) bool {
 }
 
 // reason says why a step is tried again: of ranks which one met what.
-func (t *Trainer) reason(err error) string {
+func (t *Trainer) reason() string {
 	if t.par == nil {
 		return "memory ran out"
 	}
@@ -138,6 +138,6 @@ func (t *Trainer) climbDown(attempt func(Strategy) error) (events []Event, err e
 			return events, t.par.fail(err)
 		}
 		t.ladder.fall()
-		events = append(events, Event{"retry", fmt.Sprintf("%s; once more with less: %s", t.reason(err), t.Config.Describe(next))})
+		events = append(events, Event{"retry", fmt.Sprintf("%s; once more with less: %s", t.reason(), t.Config.Describe(next))})
 	}
 }

@@ -46,4 +46,14 @@ func TestOneRunPerFolder(t *testing.T) {
 	if err := errors.Join(second.Close(), other.release()); err != nil {
 		t.Error(err)
 	}
+	if err := os.WriteFile(filepath.Join(r.Dir, CheckpointFile), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	late := &Run{Dir: r.Dir} // was planned while the first one ran
+	if _, err := late.openMetrics(); err == nil || !strings.Contains(err.Error(), "holds the checkpoint of another run by now") {
+		t.Errorf("a run that begins where another one has ended: %v", err)
+	}
+	if i, err := os.Stat(r.metricsPath()); err != nil || i.Size() != 5 {
+		t.Errorf("it changed the first one's metrics: %v, %v", i, err)
+	}
 }

@@ -105,31 +105,52 @@ func (l *parallel) sameSteps(s Strategy) error {
 		return err
 	}
 	const mantissa = 24 // bits that float32 keeps
-	sum := float32(crc32.ChecksumIEEE(text) >> (32 - mantissa))
-	most := []float32{float32(s.MicroBatch), -float32(s.MicroBatch), float32(s.Recompute), -float32(s.Recompute), sum, -sum}
-	if err := l.agree(dist.Max, most...); err != nil {
+	all, err := l.extents(l.Group, float32(s.MicroBatch), float32(s.Recompute), float32(crc32.ChecksumIEEE(text)>>(32-mantissa)))
+	if err != nil {
 		return err
 	}
-	logits := []float32{float32(s.LogitRows), -float32(s.LogitRows)}
+	micro, recompute, plan := all[0], all[1], all[2]
+	var logits extent
 	if l.at.tensor != nil { // of a pipeline only the last stage has any
-		if err := l.agreeIn(l.at.tensor, dist.Max, logits...); err != nil {
+		along, err := l.extents(l.at.tensor, float32(s.LogitRows))
+		if err != nil {
 			return err
 		}
+		logits = along[0]
 	}
 	switch {
-	case most[0] != -most[1]:
-		err = fmt.Errorf("ranks have micro-batches of %v to %v samples: where gradients or weights are sharded, in a pipeline, or where ranks compute a model together, they must have the same, so give them devices of one size", -most[1], most[0])
-	case l.entwined() && most[2] != -most[3]:
-		err = fmt.Errorf("ranks recompute %v to %v blocks: where they compute a model together, or weights are sharded, they must recompute the same, so give them devices of one size", -most[3], most[2])
-	case logits[0] != -logits[1]:
-		err = fmt.Errorf("ranks along %s make logits of %v to %v tokens at a time (0: as many as take 512 MiB): they must make as many, so give them devices of one size", axisTensor, -logits[1], logits[0])
-	case l.inOrder() && most[4] != -most[5]:
+	case micro.differ():
+		err = fmt.Errorf("ranks have micro-batches of %v to %v samples: where gradients or weights are sharded, in a pipeline, or where ranks compute a model together, they must have the same, so give them devices of one size", micro.least, micro.most)
+	case l.entwined() && recompute.differ():
+		err = fmt.Errorf("ranks recompute %v to %v blocks: where they compute a model together, or weights are sharded, they must recompute the same, so give them devices of one size", recompute.least, recompute.most)
+	case logits.differ():
+		err = fmt.Errorf("ranks along %s make logits of %v to %v tokens at a time (0: as many as take 512 MiB): they must make as many, so give them devices of one size", axisTensor, logits.least, logits.most)
+	case l.inOrder() && plan.differ():
 		err = errors.New("ranks have different plans of what is kept and what is made again: where weights are sharded they must have the same, so give them devices of one size")
 	}
 	if err != nil {
 		return l.failure(err)
 	}
 	return nil
+}
+
+// extent is the least and the most that ranks have of something.
+type extent struct{ least, most float32 }
+
+func (e extent) differ() bool { return e.least != e.most }
+
+// extents are those of values over the ranks of a group.
+func (l *parallel) extents(g dist.Group, values ...float32) ([]extent, error) {
+	var signed []float32 // the greatest of −x is the least of x
+	for _, x := range values {
+		signed = append(signed, x, -x)
+	}
+	err := l.agreeIn(g, dist.Max, signed...)
+	var all []extent
+	for i := range values {
+		all = append(all, extent{least: -signed[2*i+1], most: signed[2*i]})
+	}
+	return all, err
 }
 
 // any says whether something holds on any rank.

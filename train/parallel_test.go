@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -14,8 +15,11 @@ import (
 	"testing"
 
 	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/device/devicetest"
 	"github.com/headroom-go/headroom/dist"
+	"github.com/headroom-go/headroom/internal/atomicfile"
 	"github.com/headroom-go/headroom/internal/invariant"
+	"github.com/headroom-go/headroom/internal/safetensors"
 	"github.com/headroom-go/headroom/tensor"
 	"github.com/headroom-go/headroom/train"
 )
@@ -72,14 +76,36 @@ func trainer(g dist.Group, dev device.Device, c train.Config, s train.Strategy, 
 func ranksOf(t *testing.T, n int, c train.Config, s train.Strategy, p train.Parallel, dir string, f func(rank int, r *train.Run) error) {
 	t.Helper()
 	for rank, err := range eachRank(n, func(g dist.Group) error {
-		return trainer(g, host(t), c, s, p, func(tr *train.Trainer) error {
-			return f(g.Rank(), &train.Run{Trainer: tr, Feed: &noise{fields: c.Fields()}, Dir: dir})
+		return placed(t, g, func(g dist.Group, dev device.Device) error {
+			return trainer(g, dev, c, s, p, func(tr *train.Trainer) error {
+				return f(g.Rank(), &train.Run{Trainer: tr, Feed: &noise{fields: c.Fields()}, Dir: dir})
+			})
 		})
 	}) {
 		if err != nil {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 	}
+}
+
+// placed gives a rank a device of its own: the host's, or where -device names a GPU the
+// GPU of its number, and the group of those.
+func placed(t *testing.T, g dist.Group, f func(g dist.Group, dev device.Device) error) error {
+	if !devicetest.GPUs() {
+		return f(g, host(t))
+	}
+	dev, err := device.Open(fmt.Sprintf("cuda:%d,256MiB", g.Rank()))
+	if err != nil {
+		return err // there are fewer GPUs
+	}
+	peers, err := dist.NewPeers(g, device.CUDAOf(dev))
+	if err != nil {
+		return errors.Join(err, dev.Close())
+	}
+	if err = f(peers, dev); err != nil {
+		g.Fail(err)
+	}
+	return errors.Join(err, peers.End(), dev.Close())
 }
 
 // trained runs c on ranks and gives the losses of rank 0 after checking that all
@@ -417,6 +443,28 @@ func TestCheckpointIsDamaged(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
+	}
+}
+
+// TestCheckpointClaimsRows has few elements of an array that is said to have 2^40 rows.
+func TestCheckpointClaimsRows(t *testing.T) {
+	const part = "checkpoint.1-000000000000.1.safetensors"
+	dir := t.TempDir()
+	for name, columns := range map[string]int{train.CheckpointFile: 1, part: 2} {
+		metadata := map[string]string{
+			"headroom.state":  `{"version":3}`,
+			"headroom.pieces": fmt.Sprintf(`{"w":{"whole":[1099511627776,2],"at":[0,0],"shape":[1099511627776,%d],"from":%d,"to":%[1]d}}`, columns, columns-1),
+			"headroom.part":   name, "headroom.parts": fmt.Sprintf("[%q]", part),
+		}
+		err := atomicfile.Write(filepath.Join(dir, name), func(w io.Writer) error {
+			return safetensors.Write(w, metadata, []safetensors.Entry{{Name: "w", DType: safetensors.F32, Shape: []int{1}, Data: safetensors.Bytes(make([]byte, 4))}})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := train.OpenCheckpoint(dir); err == nil || !strings.Contains(err.Error(), "2199023255550 of its elements are in none of the files") {
+		t.Errorf("error %v", err)
 	}
 }
 

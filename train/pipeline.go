@@ -69,8 +69,8 @@ func (p Parallel) Check(c Config) error {
 	if p.chunks() == 1 {
 		return nil
 	}
-	if n := p.Mesh.Pipeline * p.chunks(); n > c.Blocks() {
-		return fmt.Errorf("model %s has %d blocks, which can't be %d chunks: let fewer ranks have each a part of the layers, or each fewer chunks", c.Model, c.Blocks(), n)
+	if n := p.chunks(); n > c.Blocks()/p.Mesh.Pipeline {
+		return fmt.Errorf("model %s has %d blocks, which can't be %d × %d chunks: let fewer ranks have each a part of the layers, or each fewer chunks", c.Model, c.Blocks(), p.Mesh.Pipeline, n)
 	}
 	return nil
 }

@@ -204,7 +204,8 @@ func TestPipelineRefuses(t *testing.T) {
 	c := deep()["gpt2"]
 	for want, p := range map[string]train.Parallel{
 		"has 4 blocks, which 5 ranks along pipeline": {Mesh: train.Mesh{Pipeline: 5}},
-		"4 blocks, which can't be 6 chunks":          {Mesh: train.Mesh{Pipeline: 2}, Schedule: train.Interleaved, Chunks: 3},
+		"4 blocks, which can't be 2 × 3 chunks":      {Mesh: train.Mesh{Pipeline: 2}, Schedule: train.Interleaved, Chunks: 3},
+		"can't be 2 × 9223372036854775807 chunks":    {Mesh: train.Mesh{Pipeline: 2}, Schedule: train.Interleaved, Chunks: math.MaxInt64},
 		"only interleaved stages have several":       {Mesh: train.Mesh{Pipeline: 2}, Chunks: 2},
 	} {
 		p.Group = dist.Null(0, p.Mesh.Pipeline)

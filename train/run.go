@@ -2,6 +2,7 @@ package train
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,7 @@ type Run struct {
 	first   float64  // loss of the run's first step
 	last    float64  // loss of the step before
 	stepped int      // steps of this process
+	saved   int      // step of the checkpoint in the folder; 0: none
 	snapped bool     // the snapshot is written
 	looked  bool     // the profile is written
 	calm    int      // steps until stacks are recorded again
@@ -166,6 +168,9 @@ func (r *Run) openMetrics() (io.WriteCloser, error) {
 	if err := r.acquire(); err != nil {
 		return nil, err
 	}
+	if err := r.free(); err != nil {
+		return nil, err
+	}
 	f, err := os.OpenFile(r.metricsPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return nil, err
@@ -180,6 +185,19 @@ func (r *Run) openMetrics() (io.WriteCloser, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// free says if another run's checkpoint would be replaced, such as one's that ended while
+// this one was planned.
+func (r *Run) free() error {
+	if r.resumed {
+		return nil
+	}
+	_, err := os.Stat(filepath.Join(r.Dir, CheckpointFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return cmp.Or(err, fmt.Errorf("%s holds the checkpoint of another run by now: go on with that one, or choose another folder", r.Dir))
 }
 
 // nowhere is where ranks write that don't.
@@ -206,44 +224,22 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 	if err := r.openBatch(); err != nil {
 		return Outcome{}, err
 	}
-	start, saved := time.Now(), r.Trainer.Steps()
+	start := time.Now()
+	r.saved = r.Trainer.Steps()
 	for r.Trainer.Steps() < c.Schedule.Steps {
-		if stop, err := r.Trainer.par.any(ctx.Err() != nil); err != nil || stop {
-			if err != nil {
-				return Outcome{}, err
-			}
-			break
-		}
-		p, err := r.step(saved)
-		if errors.Is(err, device.ErrOutOfMemory) && r.Trainer.par == nil && r.stepped > 0 && saved < r.Trainer.Steps() {
-			err = errors.Join(err, r.save()) // the weights are those of the step before
-		}
+		stop, err := r.Trainer.par.any(ctx.Err() != nil)
 		if err != nil {
 			return Outcome{}, err
 		}
-		if p.Skipped {
-			p.Loss, p.GradNorm = finiteOrZero(p.Loss), finiteOrZero(p.GradNorm) // JSON knows no others
-		} else {
-			r.last = p.Loss
-			if !r.tests() { // before the checkpoint, so that a kill between the two loses no line
-				if err := writeLine(metrics, p); err != nil {
-					return Outcome{}, err
-				}
-			}
-			if p.Step == c.Schedule.Steps || r.SaveEvery > 0 && p.Step%r.SaveEvery == 0 { // before what may take long
-				if err := r.save(); err != nil {
-					return Outcome{}, err
-				}
-				saved = p.Step
-			}
-			if p.Test, err = r.evaluate(ctx); err != nil {
-				return Outcome{}, err
-			}
+		if stop {
+			break
 		}
-		if p.Skipped || r.tests() { // with the score
-			if err := writeLine(metrics, p); err != nil {
-				return Outcome{}, err
-			}
+		p, err := r.step()
+		if err != nil {
+			return Outcome{}, errors.Join(err, r.rescue(err))
+		}
+		if err := r.conclude(ctx, &p, metrics); err != nil {
+			return Outcome{}, err
 		}
 		if r.OnStep != nil {
 			r.OnStep(p)
@@ -253,7 +249,39 @@ func (r *Run) Do(ctx context.Context) (out Outcome, err error) {
 	out.SamplesPerSecond = float64(r.stepped*c.Batch) / max(out.Seconds, 1e-9)
 	out.TokensPerSecond = float64(r.tokens) / max(out.Seconds, 1e-9)
 	out.Lengths = r.chooser.state()
-	return r.finish(out, saved)
+	return r.finish(ctx, out)
+}
+
+// rescue saves what was reached before a step for which the memory of one device
+// was too little: the weights are those of the step before.
+func (r *Run) rescue(failure error) error {
+	if !errors.Is(failure, device.ErrOutOfMemory) || r.Trainer.par != nil || r.stepped == 0 {
+		return nil
+	}
+	return r.saveNew()
+}
+
+// conclude does what comes after a step: its line of metrics, and the checkpoint
+// and the evaluation where they are due.
+func (r *Run) conclude(ctx context.Context, p *Progress, metrics io.Writer) (err error) {
+	if p.Skipped {
+		p.Loss, p.GradNorm = finiteOrZero(p.Loss), finiteOrZero(p.GradNorm) // JSON knows no others
+		return writeLine(metrics, p)
+	}
+	r.last = p.Loss
+	if !r.tests() { // the line comes before the checkpoint, so that a kill between the two loses none
+		if err := writeLine(metrics, p); err != nil {
+			return err
+		}
+		return r.saveDue()
+	}
+	if err := r.saveDue(); err != nil { // before the evaluation, which may take long
+		return err
+	}
+	if p.Test, err = r.evaluate(ctx); err != nil {
+		return err
+	}
+	return writeLine(metrics, p)
 }
 
 // openBatch makes the arrays of batches. Where the device copies from memory
@@ -299,7 +327,7 @@ func (r *Run) openBatch() (err error) {
 func (f Field) bytes(samples int) uint64 { return 4 * uint64(samples*f.len()) }
 
 // step runs one step, the second one of the process with a snapshot.
-func (r *Run) step(saved int) (Progress, error) {
+func (r *Run) step() (Progress, error) {
 	batch, shape, err := r.next()
 	if err != nil {
 		return Progress{}, r.Trainer.par.failure(err)
@@ -316,7 +344,7 @@ func (r *Run) step(saved int) (Progress, error) {
 		return Progress{}, r.Trainer.par.failure(err)
 	}
 	if !result.Skipped && (!finite(result.Loss) || !finite(result.GradNorm)) {
-		return Progress{}, &NaNError{result.Step, result.Loss, result.GradNorm, result.Rate, saved}
+		return Progress{}, &NaNError{result.Step, result.Loss, result.GradNorm, result.Rate, r.saved}
 	}
 	r.place = r.Feed.State()
 	if r.stepped++; result.Step == 1 && !result.Skipped {
@@ -346,12 +374,9 @@ func (u until) Sample(i int, fields ...any) error {
 	return u.Set.Sample(i, fields...)
 }
 
-// evaluate looks after a step how the model does on the test set, where it is
-// time for it. It gives nothing when ctx is cancelled meanwhile.
+// evaluate looks after a step how the model does on the test set. It gives
+// nothing when ctx is cancelled meanwhile.
 func (r *Run) evaluate(ctx context.Context) (*Score, error) {
-	if !r.tests() {
-		return nil, nil
-	}
 	if r.Trainer.par != nil { // one rank can't stop alone
 		ctx = context.WithoutCancel(ctx)
 	}
@@ -384,14 +409,19 @@ func finiteOrZero(x float64) float64 {
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
-// finish saves and sums up.
-func (r *Run) finish(out Outcome, saved int) (Outcome, error) {
-	out.Steps, out.FirstLoss, out.LastLoss, out.Test = r.Trainer.Steps(), r.first, r.last, r.score
+// finish saves and sums up. It also does what is left to do where a run ended between
+// its last checkpoint and here.
+func (r *Run) finish(ctx context.Context, out Outcome) (Outcome, error) {
+	out.Steps, out.FirstLoss, out.LastLoss = r.Trainer.Steps(), r.first, r.last
 	out.Interrupted = out.Steps < r.Trainer.Config.Schedule.Steps
-	if saved < out.Steps {
-		if err := r.save(); err != nil {
+	if !out.Interrupted && r.tests() && r.score == nil {
+		if _, err := r.evaluate(ctx); err != nil {
 			return Outcome{}, err
 		}
+	}
+	out.Test = r.score
+	if err := r.saveNew(); err != nil {
+		return Outcome{}, err
 	}
 	s := r.Trainer.Memory().Stats()
 	out.PeakBytes, out.ReservedBytes = s.PeakLive, s.PeakReserved
@@ -401,9 +431,27 @@ func (r *Run) finish(out Outcome, saved int) (Outcome, error) {
 	return out, Export(r.Dir)
 }
 
-func (r *Run) save() error {
+// saveDue writes a checkpoint where it is time for one.
+func (r *Run) saveDue() error {
+	n := r.Trainer.Steps()
+	if n == r.Trainer.Config.Schedule.Steps || r.SaveEvery > 0 && n%r.SaveEvery == 0 {
+		return r.saveNew()
+	}
+	return nil
+}
+
+// saveNew writes a checkpoint unless that of the folder is of this step.
+func (r *Run) saveNew() error {
+	n := r.Trainer.Steps()
+	if r.saved == n {
+		return nil
+	}
 	r.decide(true)
-	return r.Trainer.Save(r.Dir, State{Data: r.place, First: r.first, Last: r.last, Lengths: r.chooser.state()})
+	if err := r.Trainer.Save(r.Dir, State{Data: r.place, First: r.first, Last: r.last, Lengths: r.chooser.state()}); err != nil {
+		return err
+	}
+	r.saved = n
+	return nil
 }
 
 func (r *Run) metricsPath() string { return filepath.Join(r.Dir, "metrics.jsonl") }
@@ -429,7 +477,9 @@ func cutMetrics(path string, step int) error {
 	}
 	defer f.Close()
 	return atomicfile.Write(path, func(w io.Writer) error {
+		const longest = 1 << 20
 		lines := bufio.NewScanner(f)
+		lines.Buffer(nil, longest)
 		for lines.Scan() {
 			var p Progress
 			if json.Unmarshal(lines.Bytes(), &p) != nil || p.Step > step {
@@ -439,7 +489,10 @@ func cutMetrics(path string, step int) error {
 				return err
 			}
 		}
-		return lines.Err()
+		if err := lines.Err(); !errors.Is(err, bufio.ErrTooLong) {
+			return err
+		}
+		return nil
 	})
 }
 

@@ -1,6 +1,8 @@
 package train
 
 import (
+	"encoding/json"
+	"os"
 	"path/filepath"
 
 	"github.com/headroom-go/headroom/tensor"
@@ -56,3 +58,11 @@ type LengthSummary struct {
 
 // Write writes summary.json into dir.
 func (s Summary) Write(dir string) error { return writeJSON(filepath.Join(dir, "summary.json"), s) }
+
+// Concluded says whether the run in dir, whose checkpoint is of its last step, has also
+// written all that it writes then: summary.json is the last of it.
+func Concluded(dir string, steps int) bool {
+	text, err := os.ReadFile(filepath.Join(dir, "summary.json"))
+	var s Summary
+	return err == nil && json.Unmarshal(text, &s) == nil && s.Steps == steps
+}

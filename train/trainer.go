@@ -39,6 +39,7 @@ type Trainer struct {
 	seq       int            // tokens of a sequence in the next step
 	ladders   map[int]ladder // of other lengths
 	precision nn.Precision
+	choosing  bool        // ranks measure products, until they agree
 	losses    []float32   // of the step's micro-batches, filled by the device
 	counts    []int       // their targets that count
 	counted   int         // the sum; 1 at least
@@ -85,6 +86,9 @@ func NewParallel(dev device.Device, c Config, s Strategy, p Parallel) (*Trainer,
 	t := &Trainer{Config: c, Strategy: s, now: s, mem: mem, rt: tensor.New(mem, stream), fields: c.Fields(), seq: c.Seq, ladders: map[int]ladder{},
 		losses: make([]float32, c.Batch*p.chunks()), norm: make([]float32, 1), precision: nn.NewPrecision(c.Precision)}
 	if t.par, err = newParallel(dev, p); err != nil {
+		return nil, t.abandon(err)
+	}
+	if err := t.tune(nil); err != nil {
 		return nil, t.abandon(err)
 	}
 	if err := t.rt.Try(t.build); err != nil {
@@ -224,7 +228,7 @@ func (t *Trainer) Step(batch ...any) (Result, error) {
 	}
 	r.GradNorm = float64(t.norm[0])
 	t.judgePrecision(&r)
-	return r, nil
+	return r, t.agreeOnTuning()
 }
 
 // meanLoss is that of all targets of the batch, of ranks the mean.
@@ -244,7 +248,7 @@ func (t *Trainer) meanLoss() (sum float64, err error) {
 // attempt runs the step with strategy s. When it fails, the model is that of
 // before.
 func (t *Trainer) attempt(s Strategy, batch []any, r Result) error {
-	if err := t.par.attempt(); err != nil {
+	if err := errors.Join(t.par.attempt(), t.mem.Step()); err != nil {
 		return err
 	}
 	t.rt.SetSeed(t.Config.Seed*0x9e3779b97f4a7c15 + uint64(r.Step) + t.par.seed()) // so that dropout knows of no step before
@@ -402,6 +406,9 @@ func (t *Trainer) Record(begun func(op int), batch ...any) (r *tensor.Record, er
 	t.outside.zeroGrad()
 	return r, errors.Join(err, t.restoreBuffers())
 }
+
+// Observe tells o of all ranges of steps from now on, as tensor.Runtime.Observe does.
+func (t *Trainer) Observe(o tensor.Observer) { t.rt.Observe(o) }
 
 // oneMicroBatch is microBatch, on all stages that this trainer has.
 func (t *Trainer) oneMicroBatch(batch []any, i int) []*tensor.Tensor {
