@@ -1,6 +1,3 @@
-// Package data feeds training: it turns files into tokens and samples, and these
-// into shuffled batches, in an order that a seed fixes and that resumes exactly.
-// Sets larger than memory are read in place.
 package data
 
 import "fmt"

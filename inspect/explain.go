@@ -15,7 +15,7 @@ import (
 // is there. Then, in this order:
 //
 //	LEAK           a call site grows in every step, and holds a good part
-//	LIMIT          the device had room, so something else forbade to take it
+//	LIMIT          the device had room, so something else refused it
 //	FRAGMENTATION  the bytes were there, in pieces
 //	TIGHT          they were there, but hardly more
 //	CAPACITY       they were not
@@ -134,7 +134,11 @@ func (e *evidence) causes(r *Report, growth []Growth, by string) {
 	add("free segments", e.whole, "%s with nothing in them, which empty_cache() would give back", counted(e.wholes, "segment"))
 	add("holes", e.holes, "%s between blocks in use", counted(e.pieces, "free piece"))
 	if b := e.before; e.hole > 0 {
-		add("largest hole", e.hole, "pinned by %s", e.sites.site(b.Stack))
+		by := e.sites.site(b.Stack).String()
+		if by == unknownSite {
+			by = "a block whose stack was not recorded"
+		}
+		add("largest hole", e.hole, "pinned by %s", by)
 	}
 	if e.oom >= 0 {
 		return

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/headroom-go/headroom/internal/size"
+	"github.com/headroom-go/headroom/trace"
 )
 
 // leakShare is the part of the live bytes that growth must hold to be the
@@ -30,10 +31,9 @@ func (e *evidence) judge(r *Report, growth []Growth) {
 		r.Unhelpful = append(r.Unhelpful, "allocator settings and torch.cuda.empty_cache(): the memory is in use, not cached")
 	case e.oom >= 0:
 		e.judgeOOM(r)
-	case e.h.Len() == 0 && e.h.snapshot.Cut == nil:
+	case !e.h.told() && e.h.snapshot.Cut == nil:
 		r.Verdict = Unknown
-		r.Summary = fmt.Sprintf("the snapshot holds no history, so that it does not tell what failed or what grows: %s live, with %s reserved, when it was taken", size.Format(e.live), size.Format(e.reserved))
-		r.Actions = append(r.Actions, "call torch.cuda.memory._record_memory_history() before the run, and take the snapshot after memory has run out")
+		e.judgeMoment(r)
 	case e.h.snapshot.Cut != nil:
 		r.Verdict = Unknown
 		r.Summary = "the file is cut, and what stands before its end tells of no failure: " + e.atPeak()
@@ -112,7 +112,7 @@ func (e *evidence) judgeOOM(r *Report) {
 	switch {
 	case free >= request:
 		r.Verdict = Limit
-		r.Summary = figures + ": the device had room, so that a limit (a memory fraction) forbade to take it"
+		r.Summary = figures + ": the device had room, so that it was a limit (a memory fraction) that refused it"
 		r.Actions = append(r.Actions, "raise the limit (torch.cuda.set_per_process_memory_fraction, or per_process_memory_fraction in the settings), or use less than it allows")
 	case slack >= request && 10*slack >= e.reserved:
 		r.Verdict = Fragmentation
@@ -139,9 +139,10 @@ const worthTrying = 0.1
 // whatIf replays the trace under other settings and on Headroom's allocator,
 // where something failed or much is reserved in vain. After a failure the
 // capacity is what the job could have at that moment. A record of Headroom's
-// allocator is compared with nothing: the settings are PyTorch's.
+// allocator is compared with nothing: the settings are PyTorch's. Nor is one without
+// history, of which nothing can be replayed.
 func (e *evidence) whatIf(r *Report) {
-	if e.h.snapshot.Settings.Backend != "" {
+	if e.h.snapshot.Settings.Backend != "" || !e.h.told() {
 		return
 	}
 	recorded, err := e.h.Replay(Options{})
@@ -188,4 +189,15 @@ func (e *evidence) try(r *Report, recorded *Result, name string, o Options) {
 	} else {
 		r.Unhelpful = append(r.Unhelpful, line)
 	}
+}
+
+// judgeMoment says what a snapshot without history leaves open, and how to learn it.
+func (e *evidence) judgeMoment(r *Report) {
+	if e.h.snapshot.Settings.Backend == trace.ProfileBackend {
+		r.Summary = fmt.Sprintf("a profile tells what is live at one moment, and not what failed or what grows: %s", size.Format(e.live))
+		r.Actions = append(r.Actions, "take a second one some steps later: headroom diff FIRST SECOND shows what grew")
+		return
+	}
+	r.Summary = fmt.Sprintf("the snapshot holds no history, so that it does not tell what failed or what grows: %s live, with %s reserved, when it was taken", size.Format(e.live), size.Format(e.reserved))
+	r.Actions = append(r.Actions, "call torch.cuda.memory._record_memory_history() before the run, and take the snapshot after memory has run out")
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/pprof/profile"
 
+	"github.com/headroom-go/headroom/internal/size"
 	"github.com/headroom-go/headroom/trace"
 )
 
@@ -112,5 +113,27 @@ func TestWorst(t *testing.T) {
 	}
 	if _, err := Worst(&trace.Snapshot{}); err == nil || !strings.Contains(err.Error(), "no memory") {
 		t.Errorf("nothing: %v", err)
+	}
+}
+
+// TestExplainProfile: what WritePprof wrote is read back with all bytes, and the report
+// says how to see what grows.
+func TestExplainProfile(t *testing.T) {
+	var b bytes.Buffer
+	if err := WritePprof(&b, load(t, "leak_cache.pickle.gz"), 0); err != nil {
+		t.Fatal(err)
+	}
+	want := profileOf(t, load(t, "leak_cache.pickle.gz"))
+	var space int64
+	for _, x := range want.Sample {
+		space += x.Value[1]
+	}
+	s, err := trace.Read(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := NewHistory(s, 0).Explain()
+	if r.Verdict != Unknown || !strings.Contains(r.Summary, size.Format(uint64(space))) || !strings.Contains(strings.Join(r.Actions, ""), "headroom diff") {
+		t.Errorf("%v: %s; %q; %d bytes were live", r.Verdict, r.Summary, r.Actions, space)
 	}
 }

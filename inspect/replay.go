@@ -125,8 +125,8 @@ func (h *History) replay(o Options) (*Result, error) {
 	r, err := replay(o)
 	switch {
 	case err != nil:
-	case h.Len() == 0 && h.snapshot.Cut == nil:
-		r.Notes = append(r.Notes, "the record holds no events, so that nothing was replayed (was torch.cuda.memory._record_memory_history called?)")
+	case !h.told() && h.snapshot.Cut == nil:
+		r.Notes = append(r.Notes, "the record holds no events of memory, so that nothing was replayed (was torch.cuda.memory._record_memory_history called?)")
 	case o.Conf != nil || o.Capacity > 0 || r.Policy != PyTorch:
 		r.Notes = append(r.Notes, "where the driver would put segments is not known, so that the figures are right within about 1 % only")
 	}

@@ -93,6 +93,17 @@ func (h *History) Device() int { return h.device }
 // Len is the number of events.
 func (h *History) Len() int { return h.trace.Len() }
 
+// told says whether the record tells how memory came and went, and does not hold
+// marks alone, such as that of the snapshot itself.
+func (h *History) told() bool {
+	for i := range h.Len() {
+		if h.Event(i).Action <= trace.OOM {
+			return true
+		}
+	}
+	return false
+}
+
 // Event gives event i.
 func (h *History) Event(i int) trace.Entry { return h.trace.Entry(i) }
 

@@ -24,6 +24,7 @@ const (
 	figMissing     figure = "missing" // by how much a plan does not fit
 	figCacheKV     figure = "kv cache"
 	figGraph       figure = "graph"
+	figResident    figure = "resident"   // of a process, in the computer's memory
 	figTokensAsked figure = "tokens"     // a count
 	figTokensFit   figure = "tokens fit" // a count
 )

@@ -127,7 +127,7 @@ func (m *message) report(v Verdict) *Report {
 		r.Actions = append(r.Actions, "Paste the whole message with the lines around it: the figures that say what to do are not in this part.")
 	}
 	r.Summary = append(m.sentences(summaries, v), meaning(v))[0]
-	if m.count > 1 {
+	if m.count > 1 && len(m.figures) > 0 { // of bare names none says most
 		atLeast := ""
 		if m.more {
 			atLeast = "at least "
@@ -168,6 +168,7 @@ var balance = []part{
 	{figTemporaries, "temporary buffers of the program"},
 	{figCacheKV, "key-value cache"},
 	{figGraph, "compute graph"},
+	{figResident, "held by the program that was ended"},
 	{figMissing, "missing for the plan"},
 }
 

@@ -55,6 +55,9 @@ func (m *message) huge() bool { return !m.figures.has(figTotal) && m.figures[fig
 // first that holds decides. What a cut message does not say is left out of the
 // rules that need it.
 func judgePool(m *message) Verdict {
+	if serving.MatchString(m.context) {
+		m.tag("server")
+	}
 	m.complete()
 	f := m.figures
 	switch {
@@ -112,6 +115,10 @@ func (m *message) heldOutside() bool {
 	m.tag("outside")
 	return f[figAvail]+f[figOutside]-gib >= f[figRequest]
 }
+
+// serving matches what the logs of vLLM and SGLang have around PyTorch's message. The
+// names of their settings are not enough: trainings that sample with them print those.
+var serving = regexp.MustCompile(`\bEngineCore|\bvllm/|\bsglang/srt|when initializing the engine`)
 
 // secondaryTo matches what must stand near a message that only follows from it.
 var secondaryTo = regexp.MustCompile(`NCCL|[Ww]atchdog|[Tt]imed? ?out`)

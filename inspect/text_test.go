@@ -170,6 +170,28 @@ func TestEveryVerdictHasActions(t *testing.T) {
 	}
 }
 
+// TestServersAreNotTrained: what PyTorch's error says within a server is answered by
+// the server's settings.
+func TestServersAreNotTrained(t *testing.T) {
+	const message = "CUDA out of memory. Tried to allocate 900.00 MiB. GPU 0 has a total capacity of 40.00 GiB of which 500.00 MiB is free. " +
+		"Of the allocated memory 38.00 GiB is allocated by PyTorch, and 130.00 MiB is reserved by PyTorch but unallocated."
+	for before, want := range map[string]string{
+		"":                             "gradient accumulation",
+		"gpu_memory_utilization: 0.4 ": "gradient accumulation",
+		"vllm/v1/engine: ":             "--gpu-memory-utilization",
+		"sglang/srt/model: ":           "--mem-fraction-static",
+	} {
+		r, err := ExplainText(before + message)
+		if err != nil {
+			t.Fatal(err)
+		}
+		advice := strings.Join(r.Actions, "\n")
+		if !strings.Contains(advice, want) || strings.Contains(advice, "torch.utils.checkpoint") != (want == "gradient accumulation") {
+			t.Errorf("after %q:\n%s\nwant %s", before, advice, want)
+		}
+	}
+}
+
 // TestBrokenLines inserts what pasting does to a text and expects the same
 // report: line breaks and blanks between words, a width that cuts words in two,
 // quoting, colours, the prefix of a rank.

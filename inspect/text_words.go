@@ -71,6 +71,7 @@ var summaries = []sentence{
 	{KVConfig, "", "The server's settings do not leave enough memory for {#tokens} tokens."},
 
 	{HostMemory, "killed", "The system killed the program. It does that when the computer's own memory runs out (dmesg tells whether it was that); the accelerator is not involved."},
+	{HostMemory, "", "The system ended a program that held {resident} of the computer's own memory; the accelerator is not involved."},
 	{HostMemory, "", "The computer's own memory could not give {request}, with {free} available; the accelerator is not involved."},
 	{HostMemory, "", "The computer's own memory could not give {request}; the accelerator is not involved."},
 
@@ -84,13 +85,16 @@ var summaries = []sentence{
 	{Benign, "", "Nothing failed: {request} of workspace was not there, and the operation took a way that needs less, which may be slower."},
 
 	{Unknown, "", "Memory ran out when {request} was asked; the message was cut before the figures that would say why."},
+	{Unknown, "table", "{allocated} is live and {cached} of the {reserved} reserved is not; what was asked for, and what the device has, this table does not say."},
 	{Unknown, "pytorch", "{total} on {device}, {allocated} live: the message was cut before the request."},
 	{Unknown, "", "Memory ran out on {device}; the message holds no figures, so that it cannot say why."},
 }
 
 // actions: what to do, all that apply in this order.
 var actions = []sentence{
-	{Capacity, "pool", "Save at least {short} at this point of the program ({allocated} is live): a smaller batch or shorter sequences, with gradient accumulation to keep the effective batch."},
+	{Capacity, "pool server", "Leave at least {short} more beside the key-value cache: a lower --gpu-memory-utilization (vLLM) or --mem-fraction-static (SGLang), fewer requests at a time (--max-num-seqs, --max-running-requests), smaller prefills (--max-num-batched-tokens, --chunked-prefill-size)."},
+	{Capacity, "pool server", "{allocated} is live, the weights in it: take a quantised model or more devices (--tensor-parallel-size, --tp), or do without CUDA graphs (--enforce-eager, --disable-cuda-graph)."},
+	{Capacity, "pool -server", "Save at least {short} at this point of the program ({allocated} is live): a smaller batch or shorter sequences, with gradient accumulation to keep the effective batch."},
 	{Capacity, "outside", "{outside} lies outside PyTorch's pool, more than a context needs: see with nvidia-smi who holds it. Freeing it alone is not enough."},
 	{Capacity, "tpu", "Save at least {over}: a smaller batch per device, jax.checkpoint around the layers, more devices to shard over."},
 	{Capacity, "tpu -?over", "Save at least {short}: a smaller batch per device, jax.checkpoint around the layers, arrays deleted that are no longer used."},
@@ -108,13 +112,14 @@ var actions = []sentence{
 	{Capacity, "onnx", "Use a smaller batch or input, and set arena_extend_strategy=kSameAsRequested so that the arena does not double."},
 	{Capacity, "mxnet", "Use a smaller batch, and set MXNET_GPU_MEM_POOL_TYPE=Round for inputs of varying sizes."},
 	{Capacity, "dl4j", "Use a smaller minibatch, and workspaces (WorkspaceMode.ENABLED) for training and inference."},
-	{Capacity, "pytorch", "Recompute activations in backward: torch.utils.checkpoint around each block (model.gradient_checkpointing_enable() in transformers)."},
-	{Capacity, "pytorch", "Halve what is stored: autocast to bfloat16, a fused attention (scaled_dot_product_attention), an 8-bit optimizer; with several devices, shard parameters and optimizer state (FSDP, ZeRO)."},
-	{Capacity, "pytorch", "If {allocated} live is more than the model should need, something is kept: record torch.cuda.memory._record_memory_history(), write torch.cuda.memory._dump_snapshot(\"oom.pickle\") and run: headroom explain oom.pickle"},
+	{Capacity, "pytorch -server", "Recompute activations in backward: torch.utils.checkpoint around each block (model.gradient_checkpointing_enable() in transformers)."},
+	{Capacity, "pytorch -server", "Halve what is stored: autocast to bfloat16, a fused attention (scaled_dot_product_attention), an 8-bit optimizer; with several devices, shard parameters and optimizer state (FSDP, ZeRO)."},
+	{Capacity, "pytorch -server", "If {allocated} live is more than the model should need, something is kept: record torch.cuda.memory._record_memory_history(), write torch.cuda.memory._dump_snapshot(\"oom.pickle\") and run: headroom explain oom.pickle"},
 
-	{Tight, "", "Save memory at this point of the program: {allocated} is live. One item less per batch, or recomputed activations, helps more than any setting."},
-	{Tight, "", "Compare {allocated} with what the model should need, and the figure of two steps: more than that, or growing, is a leak (kept losses, outputs with their graph, a second copy of the model)."},
-	{Tight, "pytorch", "To see what is live: torch.cuda.memory._record_memory_history(), torch.cuda.memory._dump_snapshot(\"oom.pickle\"), then: headroom explain oom.pickle"},
+	{Tight, "server", "Leave more beside the key-value cache: a lower --gpu-memory-utilization (vLLM) or --mem-fraction-static (SGLang), fewer requests at a time (--max-num-seqs, --max-running-requests), smaller prefills (--max-num-batched-tokens, --chunked-prefill-size)."},
+	{Tight, "-server", "Save memory at this point of the program: {allocated} is live. One item less per batch, or recomputed activations, helps more than any setting."},
+	{Tight, "-server", "Compare {allocated} with what the model should need, and the figure of two steps: more than that, or growing, is a leak (kept losses, outputs with their graph, a second copy of the model)."},
+	{Tight, "pytorch -server", "To see what is live: torch.cuda.memory._record_memory_history(), torch.cuda.memory._dump_snapshot(\"oom.pickle\"), then: headroom explain oom.pickle"},
 
 	{Fragmentation, "tf", "Set TF_GPU_ALLOCATOR=cuda_malloc_async, which maps memory together from pieces."},
 	{Fragmentation, "hip -old", "Set PYTORCH_HIP_ALLOC_CONF=expandable_segments:True: pieces of the {cached} can then serve one request."},
@@ -183,7 +188,7 @@ var actions = []sentence{
 	{KVConfig, "sglang", "Make room: --tp for more devices, a quantised model, --chunked-prefill-size 2048, --cuda-graph-max-bs 8."},
 	{KVConfig, "tgi", "Lower --max-batch-prefill-tokens and --max-batch-total-tokens, or shard over more devices."},
 
-	{HostMemory, "", "See how much memory the computer has (free -h) and what takes it; in a container, its limit."},
+	{HostMemory, "", "See how much memory the computer has (free -h) and what takes it; in a container, its limit; in a Slurm job, what --mem asks for."},
 	{HostMemory, "", "Check the size of {request}: a wrong shape often shows here first. Otherwise process the data in pieces or map it from a file."},
 	{HostMemory, "", "Use fewer data-loader workers and less prefetching; give a container more shared memory (--shm-size=8g)."},
 
@@ -199,8 +204,9 @@ var actions = []sentence{
 	{Benign, "", "Go on; look for another message if the program stopped."},
 	{Benign, "tf", "A smaller batch gives the faster algorithm the room it wants."},
 
-	{Unknown, "", "Paste the whole message: the sizes of request, total, free and allocated say why."},
-	{Unknown, "", "Look at the device when it fails: nvidia-smi (or nvidia-smi --query-compute-apps=pid,used_memory --format=csv), and print(torch.cuda.memory_summary()) in PyTorch."},
+	{Unknown, "table", "Paste the error that came before the table with it: the sizes of request, total and free stand there."},
+	{Unknown, "-table", "Paste the whole message: the sizes of request, total, free and allocated say why."},
+	{Unknown, "-table", "Look at the device when it fails: nvidia-smi (or nvidia-smi --query-compute-apps=pid,used_memory --format=csv), and print(torch.cuda.memory_summary()) in PyTorch."},
 	{Unknown, "", "With another process on the device, end it; alone on it, use a smaller batch."},
 }
 

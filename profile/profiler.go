@@ -174,7 +174,7 @@ func (p *Profiler) Begin(r tensor.Range) {
 			p.path = p.made[r.Node]
 		case r.Kind == tensor.SecondRun: // calls its modules again
 			p.path = nil
-		case r.Node != 0:
+		case r.Kind == tensor.OpForward && r.Node != 0:
 			p.made[r.Node] = p.path
 		}
 		f.row.Calls++
@@ -199,6 +199,8 @@ func (p *Profiler) phase(k tensor.RangeKind) Phase {
 		return Backward
 	case tensor.OpUpdate:
 		return Optimizer
+	case tensor.Recipe:
+		return Recompute
 	case tensor.OpForward:
 		if slices.ContainsFunc(p.open, func(f frame) bool { return f.kind == tensor.SecondRun }) {
 			return Recompute

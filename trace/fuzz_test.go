@@ -9,7 +9,7 @@ import (
 
 // seeds gives small files of all kinds.
 func seeds(f *testing.F) {
-	for _, file := range [][]byte{pickled(f, small()), jsonLines(f, small()), gzipped(f, pickled(f, small())), zstandard(f, pickled(f, small())), []byte(kinetoFile),
+	for _, file := range [][]byte{pickled(f, small()), jsonLines(f, small()), gzipped(f, pickled(f, small())), zstandard(f, pickled(f, small())), []byte(kinetoFile), written(f, jaxProfile()),
 		[]byte(`[[-1, 1, 1000, 0], [5000, 2, 600, 3], [6000, 4, -600, 3]]`), []byte("<html>"), {}} {
 		f.Add(file)
 	}

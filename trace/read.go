@@ -60,7 +60,8 @@ func ReadFile(path string) (*Snapshot, error) {
 
 // Read reads a memory snapshot: a pickle of PyTorch's of any version
 // (protocols 2 to 5), our own pickles and JSON lines, the raw memory timeline of
-// PyTorch's profiler, or a Kineto trace with its [memory] events; plain, or
+// PyTorch's profiler, a Kineto trace with its [memory] events, or a profile for
+// go tool pprof of what is live, such as JAX's of device memory; plain, or
 // compressed by gzip or zstd. It runs nothing of what a pickle can hold and
 // ignores keys that it does not know. The memory used is that of the snapshot
 // and a few bytes an event.
@@ -116,29 +117,29 @@ func decompress(in *input) (plain *input, closeAll func(), err error) {
 	return in, closeAll, nil
 }
 
+// foreign are formats that hold no snapshot and are taken for one, by how they
+// begin.
+var foreign = []struct {
+	prefix string
+	FormatError
+}{
+	{"(dp", oldPickle}, {"(lp", oldPickle}, {"}q", oldPickle}, {"]q", oldPickle},
+	{"PK\x03\x04", FormatError{KindZip, "such as torch.save writes, with weights; a snapshot is written by torch.cuda.memory._dump_snapshot"}},
+	{"\xfd7zXZ\x00", FormatError{KindXZ, "unpack it first (xz -dc FILE | headroom explain -)"}},
+	{"BZh", FormatError{KindBzip2, "unpack it first (bzip2 -dc FILE | headroom explain -)"}},
+	{"version https://git-lfs", FormatError{KindText, "a Git LFS pointer stands in the place of the file; fetch it with git lfs pull"}},
+}
+
+var oldPickle = FormatError{KindPickle, "its protocol is 0 or 1, which PyTorch never writes"}
+
 // read reads what is not compressed.
 func read(in *input) (*Snapshot, error) {
 	head := in.peek(512)
 	start := bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\ufeff")), " \t\r\n")
 	is := func(prefix string) bool { return bytes.HasPrefix(start, []byte(prefix)) }
-	damaged := in.err != nil && !errors.Is(in.err, io.EOF)
 	switch {
-	case len(head) == 0 && damaged:
-		return nil, fmt.Errorf("the compressed data are damaged from the start: %w", in.err)
-	case len(head) == 0:
-		return nil, &FormatError{KindEmpty, "there is not one byte in it; the program may have died while it wrote the file"}
-	case head[0] == opProto && len(head) > 1 && head[1] >= 2 && head[1] <= 5:
+	case len(head) > 1 && head[0] == opProto && head[1] >= 2 && head[1] <= 5:
 		return readPickle(in)
-	case head[0] == opProto:
-		return nil, &FormatError{KindPickle, fmt.Sprintf("its protocol is none of 2 to 5 (it begins % x)", head[:min(len(head), 4)])}
-	case is("(dp"), is("(lp"), is("}q"), is("]q"):
-		return nil, &FormatError{KindPickle, "its protocol is 0 or 1, which PyTorch never writes"}
-	case is("PK\x03\x04"):
-		return nil, &FormatError{KindZip, "such as torch.save writes, with weights; a snapshot is written by torch.cuda.memory._dump_snapshot"}
-	case is("\xfd7zXZ\x00"):
-		return nil, &FormatError{KindXZ, "unpack it first (xz -dc FILE | headroom explain -)"}
-	case is("BZh"):
-		return nil, &FormatError{KindBzip2, "unpack it first (bzip2 -dc FILE | headroom explain -)"}
 	case is("{"), is("["):
 		s, err := readJSON(in)
 		if err == nil && s.Cut == nil {
@@ -146,14 +147,28 @@ func read(in *input) (*Snapshot, error) {
 			s.Damage = in.rest()
 		}
 		return s, err
+	}
+	for _, f := range foreign {
+		if is(f.prefix) {
+			return nil, &f.FormatError
+		}
+	}
+	damaged := in.err != nil && !errors.Is(in.err, io.EOF)
+	switch {
+	case len(head) == 0 && damaged:
+		return nil, fmt.Errorf("the compressed data are damaged from the start: %w", in.err)
+	case len(head) == 0:
+		return nil, &FormatError{KindEmpty, "there is not one byte in it; the program may have died while it wrote the file"}
+	case head[0] == opProto:
+		return nil, &FormatError{KindPickle, fmt.Sprintf("its protocol is none of 2 to 5 (it begins % x)", head[:min(len(head), 4)])}
 	case is("<"):
 		return nil, &FormatError{KindWebPage, "it begins " + quoted(start) + "; download the file itself, not the page that shows it"}
-	case is("version https://git-lfs"):
-		return nil, &FormatError{KindText, "a Git LFS pointer stands in the place of the file; fetch it with git lfs pull"}
 	case damaged:
 		return nil, fmt.Errorf("the compressed data are damaged after %d bytes, and before that they are no memory snapshot: %w", len(head), in.err)
 	case isText(head):
 		return nil, &FormatError{KindText, "it begins " + quoted(start)}
+	case head[0] == '\n': // the first field of a message
+		return readProfile(in)
 	}
 	return nil, &FormatError{KindBinary, fmt.Sprintf("it begins % x", head[:min(len(head), 8)])}
 }

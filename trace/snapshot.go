@@ -80,7 +80,7 @@ type Annotation struct {
 // Settings are the settings of a PyTorch allocator as its snapshots tell them.
 type Settings struct {
 	Known            bool   // false: the file does not tell, and the rest is zero
-	Backend          string // whose allocator it was; empty in PyTorch's files
+	Backend          string // whose allocator it was, or ProfileBackend; empty in PyTorch's files
 	Conf             string // PYTORCH_CUDA_ALLOC_CONF as it was given
 	MaxSplitSize     int64  // bytes from which blocks are not split; -1 is no limit
 	GCThreshold      float64

@@ -66,7 +66,7 @@ type Loan struct {
 	o       BorrowOptions
 	address string
 	link    link
-	shelf   *Shelf[*lentRoom]
+	shelf   *shelf[*lentRoom]
 	summer  summer
 	staging *Place
 	work    sync.WaitGroup
@@ -157,7 +157,7 @@ func newLoan(d device.Device, address string, over link, bytes uint64, o BorrowO
 	l := &Loan{o: o, address: address, link: over, summer: newSummer(), live: map[*lentRoom]bool{},
 		queue: make(chan operation, ringChunks), summed: make(chan operation, 1), asked: make(chan operation, ringChunks), came: make(chan operation, 1)}
 	end := uint64(0)
-	l.shelf = NewShelf(bytes, func(n uint64) (*lentRoom, error) {
+	l.shelf = newShelf(bytes, func(n uint64) (*lentRoom, error) {
 		end += n
 		return &lentRoom{loan: l, offset: end - n, sums: make([]uint64, (n+chunkBytes-1)/chunkBytes)}, nil
 	})

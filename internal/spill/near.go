@@ -9,11 +9,11 @@ import (
 
 // Near is a tensor.Store in memory that a device's streams reach as they reach the
 // device's own: that of a peer (device.OpenPeer). The host computes nothing there.
-type Near struct{ shelf *Shelf[device.Ptr] }
+type Near struct{ shelf *shelf[device.Ptr] }
 
 // NewNear gives a Near of size bytes from p on, which stay the caller's.
 func NewNear(p device.Ptr, size uint64) *Near {
-	return &Near{NewShelf(size, func(n uint64) (device.Ptr, error) {
+	return &Near{newShelf(size, func(n uint64) (device.Ptr, error) {
 		p += device.Ptr(n)
 		return p - device.Ptr(n), nil
 	})}

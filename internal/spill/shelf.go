@@ -8,11 +8,11 @@ import (
 	"github.com/headroom-go/headroom/internal/size"
 )
 
-// Shelf gives out pieces of a memory, up to a capacity. What was given back it
+// shelf gives out pieces of a memory, up to a capacity. What was given back it
 // keeps and gives out again for the same size, since a training step asks for the
 // same sizes again and again. Its methods may be called from several goroutines at
 // once.
-type Shelf[P any] struct {
+type shelf[P any] struct {
 	mu       sync.Mutex
 	capacity uint64
 	make     func(size uint64) (P, error) // called under mu
@@ -28,9 +28,9 @@ type Stats struct {
 	Pieces        int    // given out
 }
 
-// NewShelf gives a Shelf whose pieces make takes from the memory.
-func NewShelf[P any](capacity uint64, make func(size uint64) (P, error)) *Shelf[P] {
-	return &Shelf[P]{capacity: capacity, make: make, free: map[uint64][]P{}}
+// newShelf gives a shelf whose pieces make takes from the memory.
+func newShelf[P any](capacity uint64, make func(size uint64) (P, error)) *shelf[P] {
+	return &shelf[P]{capacity: capacity, make: make, free: map[uint64][]P{}}
 }
 
 // unit is what sizes are rounded up to.
@@ -40,7 +40,7 @@ const unit = 4096
 // one that was given back, or a new one, or where there is no room for that the
 // smallest free one that is large enough. It fails when a new one would pass the
 // capacity or the memory has no more.
-func (s *Shelf[P]) Take(size uint64) (piece P, whole uint64, err error) {
+func (s *shelf[P]) Take(size uint64) (piece P, whole uint64, err error) {
 	whole = (max(size, 1) + unit - 1) / unit * unit
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +64,7 @@ func (s *Shelf[P]) Take(size uint64) (piece P, whole uint64, err error) {
 }
 
 // larger is the smallest size above whole of which a piece is free.
-func (s *Shelf[P]) larger(whole uint64) (least uint64, err error) {
+func (s *shelf[P]) larger(whole uint64) (least uint64, err error) {
 	for n, list := range s.free {
 		if n > whole && len(list) > 0 && (least == 0 || n < least) {
 			least = n
@@ -78,7 +78,7 @@ func (s *Shelf[P]) larger(whole uint64) (least uint64, err error) {
 }
 
 // GiveBack takes a piece back.
-func (s *Shelf[P]) GiveBack(piece P, whole uint64) {
+func (s *shelf[P]) GiveBack(piece P, whole uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.free[whole] = append(s.free[whole], piece)
@@ -88,7 +88,7 @@ func (s *Shelf[P]) GiveBack(piece P, whole uint64) {
 // Shrink lowers the capacity. Of the pieces that were made, which lie one behind the
 // other, only those within it are left: others are not given out again, and those that
 // are out are to come back with Lose.
-func (s *Shelf[P]) Shrink(capacity uint64, within func(piece P, whole uint64) bool) {
+func (s *shelf[P]) Shrink(capacity uint64, within func(piece P, whole uint64) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.capacity = min(s.capacity, capacity)
@@ -99,21 +99,21 @@ func (s *Shelf[P]) Shrink(capacity uint64, within func(piece P, whole uint64) bo
 }
 
 // Lose takes back a piece that is none any more.
-func (s *Shelf[P]) Lose() {
+func (s *shelf[P]) Lose() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.out--
 }
 
 // Stats gives the figures of now.
-func (s *Shelf[P]) Stats() Stats {
+func (s *shelf[P]) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return Stats{s.capacity, s.used, s.out}
 }
 
 // leaks is an error if pieces are still out.
-func (s *Shelf[P]) leaks() error {
+func (s *shelf[P]) leaks() error {
 	if n := s.Stats().Pieces; n > 0 {
 		return fmt.Errorf("%d values are still outside the device", n)
 	}

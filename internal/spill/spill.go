@@ -14,7 +14,7 @@ import (
 // that is locked in place is dear to get, so what was given back is kept. Its
 // methods may be called from several goroutines at once.
 type Place struct {
-	shelf  *Shelf[[]byte]
+	shelf  *shelf[[]byte]
 	source source
 }
 
@@ -35,7 +35,7 @@ func Memory(d device.Device, capacity uint64) (*Place, error) {
 }
 
 func newPlace(s source, capacity uint64) *Place {
-	return &Place{shelf: NewShelf(capacity, s.take), source: s}
+	return &Place{shelf: newShelf(capacity, s.take), source: s}
 }
 
 // Take implements tensor.Store.

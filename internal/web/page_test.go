@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/headroom-go/headroom/inspect"
+	"github.com/headroom-go/headroom/internal/invariant"
 	"github.com/headroom-go/headroom/internal/web"
 	"github.com/headroom-go/headroom/trace"
 )
@@ -162,7 +163,11 @@ func TestReportErrors(t *testing.T) {
 	if err := web.WriteReport(&all, [][]*web.Record{{r}}, web.ReportOptions{Try: []web.Setting{}}); err != nil {
 		t.Fatal(err)
 	}
-	for room := 0; room < all.Len(); room += all.Len()/40 + 1 {
+	places := 40
+	if invariant.Slow {
+		places = 5
+	}
+	for room := 0; room < all.Len(); room += all.Len()/places + 1 {
 		if err := web.WriteReport(&full{room}, [][]*web.Record{{r}}, web.ReportOptions{Try: []web.Setting{}}); !errors.Is(err, errFull) {
 			t.Fatalf("with room for %d bytes: %v", room, err)
 		}
@@ -187,6 +192,9 @@ func (f *full) Write(p []byte) (int, error) {
 
 // TestPNG looks for the areas where the figures say that they are.
 func TestPNG(t *testing.T) {
+	if invariant.Slow {
+		t.Skip("one goroutine draws, for long; damaged records are drawn all the same")
+	}
 	for _, s := range []*trace.Snapshot{newJob(3000, "/m.py", true), strange(3, 400), strange(4, 1)} {
 		var b bytes.Buffer
 		if err := web.WritePNG(&b, recordOf(t, s)); err != nil {
@@ -211,5 +219,28 @@ func TestPNG(t *testing.T) {
 	}
 	if !white(160, 100) {
 		t.Error("something is drawn above the first moment, where nothing lives")
+	}
+}
+
+// TestPNGOfDamage draws blocks that add up to more than 64 bits count: all lies within
+// the plot.
+func TestPNGOfDamage(t *testing.T) {
+	var tr trace.Trace
+	tr.Append(trace.Entry{Event: trace.Event{Action: trace.Alloc, Addr: 1 << 20, Size: 1 << 62, Purpose: trace.Parameter}})
+	for i := range uint64(4) {
+		tr.Append(trace.Entry{Event: trace.Event{Action: trace.Alloc, Addr: i << 60, Size: 1 << 62, Purpose: trace.Activation}})
+	}
+	var b bytes.Buffer
+	if err := web.WritePNG(&b, recordOf(t, &trace.Snapshot{Traces: []*trace.Trace{&tr}})); err != nil {
+		t.Fatal(err)
+	}
+	img, err := png.Decode(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for y := range 76 {
+		if r, g, b, _ := img.At(800, y).RGBA(); r+g+b != 3*0xffff {
+			t.Fatalf("something is drawn above the plot, in row %d", y)
+		}
 	}
 }

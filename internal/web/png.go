@@ -74,14 +74,15 @@ func (d *drawing) fill(r image.Rectangle, c color.NRGBA) {
 	}
 }
 
-// x is the column of a sample, y the row of a number of bytes.
+// x is the column of a sample, y the row of a number of bytes: the plot's first where
+// those of a damaged record add up to more than 64 bits count.
 func (d *drawing) x(i int) int {
 	from, span := float64(d.Time[0]), max(float64(d.Time[len(d.Time)-1])-float64(d.Time[0]), 1)
 	return pngLeft + int(math.Round((float64(d.Time[i])-from)/span*(pngRight-pngLeft)))
 }
 
 func (d *drawing) y(bytes float64) int {
-	return pngBottom - int(math.Round(bytes/d.most*(pngBottom-pngTop)))
+	return pngBottom - int(math.Round(min(bytes/d.most, 1)*(pngBottom-pngTop)))
 }
 
 // areas draws each sample up to the next one.

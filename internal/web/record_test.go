@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"encoding/json"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -298,4 +299,42 @@ func TestAnnotations(t *testing.T) {
 	if len(got) > 2000 || !slices.Contains(got, want[0]) || !slices.Contains(got, want[2]) {
 		t.Errorf("%d annotations, the long ones among them: %v", len(got), slices.Contains(got, want[0]))
 	}
+}
+
+// FuzzRecords asks all questions about records of arbitrary events, with numbers up to the
+// largest.
+func FuzzRecords(f *testing.F) {
+	f.Add([]byte("\x04\x01\x28\x15\x01\x00\x01\x28\x15\x02\x00\x02\x28\x3f\x03\x01\x01\x28\x15\x40\x07\x00\x3f\x3e\x05"))
+	f.Add([]byte("\x00\x01\x28\x3f\x01\x00\x02\x29\x3f\x02\x00\x03\x2a\x3e\x03\x05\x01\x3f\x3f\x3f"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var tr trace.Trace
+		for ; len(data) >= 5 && tr.Len() < 100; data = data[5:] {
+			tr.Append(trace.Entry{Event: trace.Event{
+				Action: trace.Action(data[0] % 11), Purpose: trace.Purpose(int(data[1]) % trace.NumPurposes), Stream: int(data[1] % 2),
+				Addr: uint64(data[1]) << (data[2] % 64), Size: uint64(data[1]) << (data[3] % 64), TimeUS: int64(data[4]) << (data[4] % 64),
+			}})
+		}
+		records, err := web.Records("any.pickle", &trace.Snapshot{Traces: []*trace.Trace{&tr}})
+		if err != nil {
+			return
+		}
+		for _, r := range records {
+			for _, moment := range []int{math.MinInt, 0, tr.Len() / 2, math.MaxInt} {
+				r.Samples(0, moment, moment)
+				r.Lives(moment, moment, moment)
+				r.Weights(0, moment)
+				r.State(moment)
+				r.Block(moment)
+			}
+			r.Search(">=0", math.MaxInt)
+			r.Stacks()
+		}
+		for _, text := range []string{"planned", "headroom", "expandable_segments:True"} {
+			setting, err := web.ParseSetting(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			records[0].WhatIf(setting) // fails where a plan would be too large
+		}
+	})
 }
