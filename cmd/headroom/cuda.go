@@ -32,8 +32,14 @@ func cudaFolders() []string {
 	return append(filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")), cuda.Folders(roots...)...)
 }
 
-// openDevice opens a device by its name.
-func openDevice(name string) (device.Device, error) { return device.Open(name, cudaFolders()...) }
+// openDevice opens a device by its name for one of so many that compute here at a time.
+func openDevice(name string, users int) (device.Device, error) {
+	dev, err := device.OpenShare(name, users, cudaFolders()...)
+	if err != nil {
+		return nil, fmt.Errorf("%w%s", err, advise(err))
+	}
+	return dev, nil
+}
 
 // examineCUDA says which GPUs and libraries there are, and how to get what is
 // missing.

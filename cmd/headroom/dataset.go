@@ -124,7 +124,7 @@ func (f *dataFlags) text(ctx context.Context, d *dataset, c *train.Config, stder
 	}
 	d.closers = append(d.closers, d.corpus.Close)
 	s := d.corpus.Summary()
-	fact(stderr, "data", "%d files, %d bytes, %d tokens (%s)", s.Files, s.Bytes, s.Tokens, d.words.Name())
+	fact(stderr, "data", "files %d, bytes %d, tokens %d (%s)", s.Files, s.Bytes, s.Tokens, d.words.Name())
 	if f.validation == 0 {
 		return nil
 	}

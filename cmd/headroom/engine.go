@@ -4,29 +4,65 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/headroom-go/headroom/device"
 	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/internal/library"
 	"github.com/headroom-go/headroom/internal/mpi"
 )
 
-// engineFlag is what the processes of a job talk over.
-type engineFlag string
+// choiceFlag is one of some words.
+type choiceFlag struct {
+	word *string
+	of   []string
+}
 
-var engines = []string{"auto", "mpi", "tcp"}
+func (c choiceFlag) String() string { return *c.word }
+func (c choiceFlag) Type() string   { return "HOW" }
 
-func (e *engineFlag) String() string { return string(*e) }
-func (e *engineFlag) Type() string   { return "HOW" }
-
-func (e *engineFlag) Set(text string) error {
-	if !slices.Contains(engines, text) {
-		return fmt.Errorf("%q is none of %s", text, strings.Join(engines, ", "))
+func (c choiceFlag) Set(text string) error {
+	_, err := oneOf(c.of, text)
+	if err == nil {
+		*c.word = text
 	}
-	*e = engineFlag(text)
-	return nil
+	return err
+}
+
+var (
+	engines     = []string{"auto", "mpi", "tcp"}     // what the processes of a job talk over
+	collectives = []string{"auto", "nccl", "copies"} // what GPUs exchange data by
+)
+
+// gpuGroup is a group of GPUs, made of one of the host's.
+type gpuGroup interface {
+	dist.Group
+	End() error
+}
+
+// openGPUs makes the group of GPUs for a rank of base, on dev, by one of collectives.
+func openGPUs(how string, base dist.Group, dev *device.CUDADevice) (gpuGroup, error) {
+	if how == "copies" {
+		return openPeers(base, dev)
+	}
+	g, err := dist.NewNCCL(base, dev, cudaFolders())
+	if how == "nccl" || !errors.Is(err, library.ErrUnavailable) {
+		return g, err
+	}
+	peers, failed := openPeers(base, dev)
+	if failed != nil {
+		return nil, fmt.Errorf("%w; and without it: %w", err, failed)
+	}
+	return peers, nil
+}
+
+func openPeers(base dist.Group, dev *device.CUDADevice) (gpuGroup, error) {
+	g, err := dist.NewPeers(base, dev)
+	if err != nil {
+		return nil, fmt.Errorf("--collectives copies: %w", err)
+	}
+	return g, nil
 }
 
 // join makes this process a rank of its job; nil is the one that trains alone, beside

@@ -100,13 +100,15 @@ func TestNoMPI(t *testing.T) {
 		})
 	}
 	joined.Wait()
-	for engine, want := range map[engineFlag]string{"mpi": "library not found", "auto": "set MASTER_ADDR", "tcp": "set MASTER_ADDR"} {
+	for engine, want := range map[string]string{"mpi": "library not found", "auto": "set MASTER_ADDR", "tcp": "set MASTER_ADDR"} {
 		f := ranksFlags{engine: engine}
 		if _, err := f.join(context.Background(), world{size: 2, mpirun: "Open MPI"}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--engine %s without a library and an address: %v, want %q", engine, err, want)
 		}
 	}
-	if status, _, stderr := headroom("train", "--engine", "pigeons"); status != 2 || !strings.Contains(stderr, "none of auto, mpi, tcp") {
-		t.Errorf("status %d: %s", status, stderr)
+	for flag, want := range map[string]string{"--engine": "none of auto, mpi, tcp", "--collectives": "none of auto, nccl, copies"} {
+		if status, _, stderr := headroom("train", flag, "pigeons"); status != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("status %d: %s", status, stderr)
+		}
 	}
 }

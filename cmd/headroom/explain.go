@@ -27,7 +27,7 @@ func explainCommand() *cobra.Command {
 		Short: "Say why memory ran out, from an error text or a memory snapshot",
 		Long: `Explain reads an out-of-memory error (the text itself, a file with it, or
 standard input for -) or a memory snapshot of PyTorch or Headroom (a pickle, plain
-or compressed; nothing in it is executed), and says what the verdict is, with its
+or compressed; nothing in it is executed), or a memory profile of JAX's, and says what the verdict is, with its
 arithmetic, what would help and what would not.
 
 Of several snapshots, or a folder of them, it explains the ranks of a job together: a
@@ -36,7 +36,7 @@ would have evened it out. The files of a folder are taken in the order of the nu
 in their names; one that is alone there is explained by itself.`,
 		Example: `  headroom explain snapshot.pickle
   headroom explain 'CUDA out of memory. Tried to allocate 2.00 GiB. ...'
-  python train.py 2>&1 | headroom explain -
+  python train.py 2>&1 | tee train.log; headroom explain train.log
   headroom explain rank0.pickle rank1.pickle rank2.pickle rank3.pickle`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {

@@ -104,6 +104,9 @@ func jobs(t *testing.T) map[string][]string {
 // predicted one, a run that is cut and goes on ends with the same model, and a
 // longer one goes on from there.
 func TestFamilies(t *testing.T) {
+	if invariant.Slow {
+		t.Skip("package train tests what is concurrent in a step")
+	}
 	for name, args := range jobs(t) {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "run")
@@ -121,6 +124,10 @@ func TestFamilies(t *testing.T) {
 			status, _, stderr := headroom(append([]string{"train", "--out", out, "--resume", "--steps", "3"}, args...)...)
 			if status != 0 || !strings.Contains(stderr, "from step 3 on the learning rate is that of the longer one") || summary(t, out).Steps != 3 {
 				t.Errorf("going on: status %d\n%s", status, stderr)
+			}
+			status, _, stderr = headroom(append([]string{"train", "--out", out, "--resume", "--steps", "2"}, args...)...)
+			if status != 2 || !strings.Contains(stderr, "has 3 steps, of which 3 are done: --steps makes it longer, not shorter") {
+				t.Errorf("going back: status %d\n%s", status, stderr)
 			}
 		})
 	}
@@ -227,7 +234,7 @@ func TestBadFamilies(t *testing.T) {
 		{[]string{"train", "--model", "gpt2-nano", "--data", data, "--validation", "2"}, 2, "held-out fraction"},
 		{[]string{"train", "--model", "gpt2-nano", "--data", data, "--optimizer", "lion"}, 2, `unknown optimizer "lion"`},
 		{[]string{"train", "--model", "resnet18", "--data", data, "--device", "host:8MiB"}, 1, "not a directory"},
-		{[]string{"train", "--model", "resnet-mini", "--data", images(t), "--device", "host:2MiB"}, 2, "does not fit"},
+		{[]string{"train", "--model", "resnet-mini", "--data", images(t), "--device", "host:2MiB"}, 1, "does not fit"},
 		{[]string{"plan", "--model", "resnet50", "--image", "-1"}, 2, "sizes are positive"},
 		{[]string{"plan", "--model", "resnet50", "--image", "4"}, 2, "images of 4×4"},
 	} {
@@ -264,7 +271,8 @@ func TestOtherData(t *testing.T) {
 	}
 }
 
-// TestPlansOfFamilies plans every model that there is, at a small batch.
+// TestPlansOfFamilies plans every model that there is, at a small batch, with memory
+// for all results.
 func TestPlansOfFamilies(t *testing.T) {
 	if invariant.Slow {
 		t.Skip("checking them takes minutes, and package plan has its own tests with invariants")
@@ -273,7 +281,7 @@ func TestPlansOfFamilies(t *testing.T) {
 		for _, model := range f.models {
 			status, stdout, stderr := headroom("plan", "--model", model, "--task", string(f.task), "--batch", "1", "--device", "null:64GiB", "--json")
 			var p plan.Plan
-			if err := json.Unmarshal([]byte(stdout), &p); status != 0 || err != nil || !p.Chosen.Fits || p.Chosen.Strategy != (train.Strategy{MicroBatch: 1}) {
+			if err := json.Unmarshal([]byte(stdout), &p); status != 0 || err != nil || !p.Chosen.Fits || !p.Tried[0].Fits || p.Tried[0].Description != "plain" || len(p.Tried) > 2 || p.Chosen.Description != p.Tried[len(p.Tried)-1].Description {
 				t.Errorf("%s %s: status %d, %v, %+v\n%s", model, f.task, status, err, p.Chosen, stderr)
 			}
 		}

@@ -103,7 +103,7 @@ func (f *generateFlags) run(ctx context.Context, stdin io.Reader, stdout, stderr
 		return err
 	}
 	defer f.live.close()
-	dev, err := openDevice(f.device)
+	dev, err := openDevice(f.device, 1)
 	if err != nil {
 		return usageError{err}
 	}

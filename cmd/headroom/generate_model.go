@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
 	"github.com/headroom-go/headroom/data"
 	"github.com/headroom-go/headroom/generate"
 	"github.com/headroom-go/headroom/internal/safetensors"
+	"github.com/headroom-go/headroom/internal/size"
 	"github.com/headroom-go/headroom/nn"
 	"github.com/headroom-go/headroom/tensor"
 )
@@ -59,7 +61,7 @@ func namedModel(name string) (*languageModel, error) {
 
 // modelOf reads a config.json.
 func modelOf(path string) (*languageModel, error) {
-	text, err := os.ReadFile(path)
+	text, err := readConfig(path)
 	if err != nil {
 		return nil, fmt.Errorf("the folder of a trained model has a config.json: %w", err)
 	}
@@ -80,6 +82,21 @@ func modelOf(path string) (*languageModel, error) {
 		return m, inFile(path, err)
 	}
 	return nil, fmt.Errorf("%s: a model of type %q continues no texts: want gpt2 or headroom_moe", path, kind.ModelType)
+}
+
+// readConfig reads a file that is not larger than any configuration.
+func readConfig(path string) ([]byte, error) {
+	const most = 1 << 20
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && len(text) > most {
+		err = fmt.Errorf("%s has more than %s", path, size.Format(most))
+	}
+	return text, err
 }
 
 // inFile names the file of an error.
@@ -119,7 +136,7 @@ func (m *languageModel) tokenizer() (data.Tokenizer, error) {
 func (m *languageModel) load(rt *tensor.Runtime, seed uint64) error {
 	var err error
 	if failed := rt.Try(func() { m.Model, m.module, err = m.build(rt, seed) }); failed != nil {
-		return usageError{fmt.Errorf("the model does not fit: %w", failed)}
+		return fmt.Errorf("the model does not fit: %w", failed)
 	}
 	if err == nil && m.weights != "" {
 		err = m.read()

@@ -53,17 +53,19 @@ func TestGenerate(t *testing.T) {
 }
 
 func TestGenerateMisuse(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type": "bert"}`), 0o644); err != nil {
-		t.Fatal(err)
+	dir, large := t.TempDir(), t.TempDir()
+	for folder, config := range map[string]string{dir: `{"model_type": "bert"}`, large: strings.Repeat(" ", 2<<20)} {
+		if err := os.WriteFile(filepath.Join(folder, "config.json"), []byte(config), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for want, args := range map[string][]string{
 		"--model DIR or NAME is missing": {"--prompt", "x"},
 		"no text to continue":            {"--model", "gpt2-nano"},
 		"no folder and no name":          {"--model", "nope", "--prompt", "x"},
 		`type "bert"`:                    {"--model", dir, "--prompt", "x"},
+		"config.json has more than 1MiB": {"--model", large, "--prompt", "x"},
 		"computes nothing":               {"--model", "gpt2-nano", "--prompt", "x", "--device", "null:1GiB"},
-		"the model does not fit":         {"--model", "gpt2-nano", "--prompt", "x", "--device", "host:2MiB"},
 		"the model sees at most":         {"--model", "gpt2-nano", "--prompt", strings.Repeat("x", 200), "--device", "host:64MiB"},
 		"temperature -1":                 {"--model", "moe-nano", "--prompt", "x", "--device", "host:64MiB", "--temperature", "-1"},
 		"no such file":                   {"--model", "gpt2-nano", "--prompt", "x", "--device", "host:64MiB", "--weights", filepath.Join(dir, "none")},
@@ -72,5 +74,8 @@ func TestGenerateMisuse(t *testing.T) {
 		if status != 2 || !strings.Contains(stderr, want) {
 			t.Errorf("%q: status %d, want an error with %q, got %s", args, status, want, stderr)
 		}
+	}
+	if status, _, stderr := headroom("generate", "--model", "gpt2-nano", "--prompt", "x", "--device", "host:2MiB"); status != 1 || !strings.Contains(stderr, "the model does not fit") {
+		t.Errorf("a device that is too small: status %d, %s", status, stderr)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/binary"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -178,17 +179,21 @@ func TestCompressedLogs(t *testing.T) {
 	}
 }
 
-// TestNoHistory: a snapshot without events is called neither healthy nor exact
-// without a word.
+// TestNoHistory: a snapshot without events, or with its own mark alone, is called
+// neither healthy nor exact without a word, and nothing is said to be replayed.
 func TestNoHistory(t *testing.T) {
-	path := record(t, 4<<20, func(s *trace.Snapshot) { s.Traces[0] = &trace.Trace{} })
-	for command, want := range map[string]string{
-		"explain": "UNKNOWN  the snapshot holds no history, so that it does not tell what failed or what grows: 8MiB live, with 20MiB reserved",
-		"replay":  "the record holds no events",
-		"check":   "events 0\n",
-	} {
-		if status, stdout, stderr := headroom(command, path); status != 0 || !strings.Contains(stdout, want) {
-			t.Errorf("%s: status %d\n%s%s", command, status, stdout, stderr)
+	none, mark := &trace.Trace{}, &trace.Trace{}
+	mark.Append(trace.Entry{Event: trace.Event{Action: trace.SnapshotTaken, Size: 20 << 20}})
+	for _, events := range []*trace.Trace{none, mark} {
+		path := record(t, 4<<20, func(s *trace.Snapshot) { s.Traces[0] = events })
+		for command, want := range map[string]string{
+			"explain": "UNKNOWN  the snapshot holds no history, so that it does not tell what failed or what grows: 8MiB live, with 20MiB reserved",
+			"replay":  "the record holds no events of memory",
+			"check":   fmt.Sprintf("events %d\n", events.Len()),
+		} {
+			if status, stdout, stderr := headroom(command, path); status != 0 || !strings.Contains(stdout, want) || strings.Contains(stdout, "(replayed)") {
+				t.Errorf("%s: status %d\n%s%s", command, status, stdout, stderr)
+			}
 		}
 	}
 }

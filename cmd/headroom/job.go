@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -170,7 +169,7 @@ func (j *jobFlags) findBatch(ctx context.Context, info device.Info, c *train.Con
 	m, err := plan.LargestBatch(ctx, info, *c, false, plan.Options{OnTrial: tell})
 	show.end()
 	if err != nil {
-		return planError(err)
+		return err
 	}
 	c.Batch = m.Size
 	return fact(stderr, "batch", "%d samples are the most that fit in one piece: they reserve %s, which leaves %s (%d trials)",
@@ -179,19 +178,11 @@ func (j *jobFlags) findBatch(ctx context.Context, info device.Info, c *train.Con
 
 // open opens the device.
 func (j *jobFlags) open() (device.Device, error) {
-	dev, err := openDevice(j.device)
+	dev, err := openDevice(j.device, 1)
 	if err != nil {
 		return nil, usageError{err}
 	}
 	return dev, nil
-}
-
-// planError marks a budget that is too small as wrong use.
-func planError(err error) error {
-	if errors.As(err, new(*plan.TooSmallError)) {
-		return usageError{err}
-	}
-	return err
 }
 
 // defaultText is a book that comes with every Go installation.

@@ -55,6 +55,7 @@ On several machines torchrun, mpirun or srun start the same command.`,
 			if f.restarts > 0 && !slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "--resume") }) {
 				return usagef("--restarts %d: what is started again must go on where it was: add --resume=auto (and --save-every) to the command", f.restarts)
 			}
+			outlive()
 			program, err := os.Executable()
 			if err != nil {
 				return err
@@ -149,7 +150,7 @@ func (f *launchFlags) environment() ([]string, error) {
 }
 
 // prefixed writes the lines of one process with its rank before them, whole
-// ones, so that those of several don't mix.
+// ones, so that those of several don't mix. The process goes on where they can't be written.
 type prefixed struct {
 	to     *sync.Mutex
 	w      io.Writer
@@ -164,18 +165,15 @@ func (p *prefixed) Write(b []byte) (int, error) {
 		if i < 0 {
 			return len(b), nil
 		}
-		if err := p.line(p.rest[:i+1]); err != nil {
-			return 0, err
-		}
+		p.line(p.rest[:i+1])
 		p.rest = p.rest[i+1:]
 	}
 }
 
-func (p *prefixed) line(text []byte) error {
+func (p *prefixed) line(text []byte) {
 	p.to.Lock()
 	defer p.to.Unlock()
-	_, err := fmt.Fprintf(p.w, "%s%s", p.prefix, text)
-	return err
+	fmt.Fprintf(p.w, "%s%s", p.prefix, text)
 }
 
 // end writes a line that was not ended.

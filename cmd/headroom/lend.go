@@ -68,8 +68,8 @@ with them, and calls nothing back.`,
 			if err != nil {
 				return usageError{err}
 			}
-			if f.grace < 0 {
-				return usagef("--grace %v: borrowers need time to fetch what is theirs, and 0s ends loans at once", f.grace)
+			if f.grace <= 0 {
+				return usagef("--grace %v: borrowers need time to fetch what is theirs; a second Ctrl-C ends loans at once", f.grace)
 			}
 			if !f.mpi {
 				return f.lend(cmd.Context(), cmd.OutOrStdout())

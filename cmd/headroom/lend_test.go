@@ -39,6 +39,9 @@ func (s *spoken) String() string {
 // values on the host, says how fast places are, keeps that with --rates, and the lender
 // says who has borrowed what.
 func TestTrainBorrows(t *testing.T) {
+	if invariant.Slow {
+		t.Skip("what is concurrent is tested in dist and internal/spill")
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	out, done := &spoken{}, make(chan error, 1)
 	lender := &lendFlags{bytes: 64 << 20, listen: "0", grace: time.Minute, keep: 1}
@@ -179,6 +182,7 @@ func TestBadLenders(t *testing.T) {
 		{[]string{"lend", "1KiB", "--keep", "some"}, 2, "--keep"},
 		{[]string{"lend", "1KiB", "--keep", "1000TiB"}, 2, "leaves nothing to lend"},
 		{[]string{"lend", "1KiB", "--grace", "-1s"}, 2, "--grace -1s"},
+		{[]string{"lend", "1KiB", "--grace", "0s", "--listen", "nowhere:port"}, 2, "--grace 0s"},
 		{[]string{"lend", "1KiB", "--mpi"}, 2, "start it with them, as in mpirun"},
 		{[]string{"lend", "1KiB", "--mpi", "--grace", "1s"}, 2, "leave --listen, --grace and --keep out"},
 		{[]string{"lend", "1KiB", "--mpi", "--keep", "1KiB"}, 2, "leave --listen, --grace and --keep out"},

@@ -22,9 +22,11 @@ func main() {
 }
 
 // run executes one command line and returns its exit status: 0 done, 1
-// failed, 2 wrong use.
+// failed (also where a step does not fit), 2 wrong use.
 func run(args []string, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, forget := untilHangup()
+	defer forget()
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	root := rootCommand(stdout, stderr)
@@ -42,6 +44,29 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	return 1
 }
+
+// untilHangup gives a context that ends when the terminal is gone, until forget is called.
+// Shells send that signal once more, so further ones change nothing. Under nohup there
+// is none.
+func untilHangup() (ctx context.Context, forget func()) {
+	ctx, end := context.WithCancel(context.Background())
+	gone := make(chan os.Signal, 1)
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(gone, syscall.SIGHUP)
+	}
+	go func() {
+		select {
+		case <-gone:
+			end()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { signal.Stop(gone); end() }
+}
+
+// outlive lets the program go on when nobody reads any more what it prints: what it
+// computes is worth more.
+func outlive() { signal.Ignore(syscall.SIGPIPE) }
 
 // attempt calls f and makes an error of a panic, which is a mistake of ours.
 func attempt(f func() error) (err error) {
@@ -87,9 +112,9 @@ func rootCommand(stdout, stderr io.Writer) *cobra.Command {
 		Short:         "Train models inside a memory budget, and see where memory goes",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args: func(_ *cobra.Command, args []string) error {
+		Args: func(root *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("unknown command %q: headroom --help lists the commands", args[0])
+				return unknownCommand(root, args[0])
 			}
 			return nil
 		},
@@ -100,6 +125,7 @@ func rootCommand(stdout, stderr io.Writer) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w: %s --help lists the flags", plainFlagError(err), cmd.CommandPath())
 	})
+	root.SetUsageTemplate(usageTemplate(columnsOf(stdout)))
 	root.SetHelpCommand(helpCommand())
 	root.AddCommand(trainCommand(), launchCommand(), lendCommand(), generateCommand(), planCommand(), explainCommand(), replayCommand(), diffCommand(), checkCommand(), reportCommand(), serveCommand(), watchCommand(), doctorCommand())
 	return root
@@ -122,7 +148,7 @@ func plainFlagError(err error) error {
 	}
 	name := "--" + invalid.GetFlag().Name
 	switch kind := invalid.GetFlag().Value.Type(); kind {
-	case "int", "uint":
+	case "int", "uint", "uint64":
 		return fmt.Errorf("%s %q is no whole number", name, invalid.GetValue())
 	case "float64":
 		return fmt.Errorf("%s %q is no number", name, invalid.GetValue())
@@ -138,12 +164,27 @@ func helpCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return usagef("unknown command %q: headroom --help lists the commands", strings.Join(args, " "))
+				return unknownCommand(cmd.Root(), strings.Join(args, " "))
 			}
 			about.InitDefaultHelpFlag()
 			return about.Help()
 		},
 	}
+}
+
+// usageTemplate is cobra's, with what flags do wrapped to so many columns (0: any).
+func usageTemplate(columns int) string {
+	return strings.ReplaceAll(new(cobra.Command).UsageTemplate(), "FlagUsages ", fmt.Sprintf("FlagUsagesWrapped %d ", columns))
+}
+
+// unknownCommand names the commands that are spelled nearly so.
+func unknownCommand(root *cobra.Command, name string) error {
+	root.SuggestionsMinimumDistance = 2
+	near := ""
+	if names := root.SuggestionsFor(name); len(names) > 0 {
+		near = " did you mean " + strings.Join(names, " or ") + "?"
+	}
+	return usagef("unknown command %q:%s headroom --help lists the commands", name, near)
 }
 
 // noArgs refuses arguments that are no flags.

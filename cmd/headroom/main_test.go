@@ -3,11 +3,14 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -101,16 +104,18 @@ func TestBadInput(t *testing.T) {
 		status int
 		want   string
 	}{
-		{[]string{"trian"}, 2, `unknown command "trian"`},
+		{[]string{"trian"}, 2, `unknown command "trian": did you mean train? headroom --help lists the commands`},
+		{[]string{"fit"}, 2, `unknown command "fit": headroom --help lists the commands`},
 		{[]string{"train", "--stpes", "3"}, 2, "unknown flag: --stpes"},
 		{[]string{"train", "extra"}, 2, `takes no argument "extra"`},
 		{[]string{"train", "--steps", "many"}, 2, `--steps "many" is no whole number`},
-		{[]string{"help", "trian"}, 2, `unknown command "trian"`},
+		{[]string{"train", "--seed", "-1"}, 2, `--seed "-1" is no whole number`},
+		{[]string{"help", "trian"}, 2, `unknown command "trian": did you mean train?`},
 		{small(data, out, "--device", "tpu:0"), 2, `unknown device "tpu:0"`},
 		{small(data, out, "--device", "host:lots"), 2, "lots"},
 		{small(data, out, "--device", "null:1GiB"), 2, "null:1GiB computes nothing"},
 		{small(data, out, "--model", "gpt5"), 2, `unknown model "gpt5": the models are gpt2-nano`},
-		{small(data, out, "--device", "host:2MiB"), 2, "it needs at least"},
+		{small(data, out, "--device", "host:2MiB"), 1, "it needs at least"},
 		{small(data, out, "--seq", "4096"), 2, "sequence length is 4096"},
 		{small(data, out, "--batch", "0"), 2, "batch is 0"},
 		{small(empty, out), 1, "empty"},
@@ -119,7 +124,7 @@ func TestBadInput(t *testing.T) {
 		{[]string{"train", "--data", short, "--out", out}, 1, "5 tokens"},
 		{small(data, out, "--weights", broken), 2, "broken.safetensors"},
 		{small(data, out, "--resume"), 2, "no checkpoint to go on from"},
-		{[]string{"plan", "--device", "null:10MiB"}, 2, "it needs at least"},
+		{[]string{"plan", "--device", "null:10MiB"}, 1, "it needs at least"},
 	} {
 		status, stdout, stderr := headroom(test.args...)
 		if status != test.status || !strings.Contains(stderr, test.want) || stdout != "" {
@@ -139,8 +144,8 @@ func TestCheckpointOfAnotherModel(t *testing.T) {
 	if status, _, stderr := headroom(small(data, out)...); status != 0 {
 		t.Fatal(stderr)
 	}
-	status, _, stderr := headroom("train", "--resume", "--out", out, "--data", data, "--model", "gpt2-mini", "--batch", "8")
-	for _, want := range []string{"gpt2.n_embd: 128 in the checkpoint, 256 asked", "batch: 4 in the checkpoint, 8 asked"} {
+	status, _, stderr := headroom("train", "--resume", "--out", out, "--data", data, "--model", "gpt2-mini", "--batch", "8", "--tune=false")
+	for _, want := range []string{"tune: true in the checkpoint, false asked", "gpt2.n_embd: 128 in the checkpoint, 256 asked", "batch: 4 in the checkpoint, 8 asked"} {
 		if status != 2 || !strings.Contains(stderr, want) {
 			t.Errorf("status %d, want 2 with %q: %s", status, want, stderr)
 		}
@@ -150,19 +155,89 @@ func TestCheckpointOfAnotherModel(t *testing.T) {
 	}
 }
 
-// TestInterrupt sends a signal to a running job: it finishes its step, saves,
-// says how to go on, and going on gives what an undisturbed run gives.
+// TestResumeConcludes: what a run had no time for after its last checkpoint is done when it
+// goes on, whatever a crash has left in the metrics.
+func TestResumeConcludes(t *testing.T) {
+	out, data := filepath.Join(t.TempDir(), "run"), text(t)
+	if status, _, stderr := headroom(small(data, out, "--validation", "0.2")...); status != 0 {
+		t.Fatal(stderr)
+	}
+	model, metrics := filepath.Join(out, "model.safetensors"), filepath.Join(out, "metrics.jsonl")
+	before, score := sum(t, model), summary(t, out).ValidationLoss
+	lines, err := os.ReadFile(metrics)
+	if err = errors.Join(err, os.WriteFile(metrics, append(lines, make([]byte, 2<<20)...), 0o644), os.Remove(model), os.Remove(filepath.Join(out, "summary.json"))); err != nil {
+		t.Fatal(err)
+	}
+	status, _, stderr := headroom("train", "--resume", "--out", out, "--data", data, "--validation", "0.2", "--device", "host:32MiB")
+	if s := summary(t, out); status != 0 || sum(t, model) != before || s.ValidationLoss != score || s.Steps != 3 || score == 0 {
+		t.Errorf("status %d, loss kept back %g, had been %g\n%s", status, s.ValidationLoss, score, stderr)
+	}
+	if after, err := os.ReadFile(metrics); err != nil || !bytes.Equal(after, lines) {
+		t.Errorf("metrics of %d bytes, had been %d: %v", len(after), len(lines), err)
+	}
+}
+
+// sum is the hash of a file.
+func sum(t *testing.T, path string) [sha256.Size]byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sha256.Sum256(b)
+}
+
+// TestInterrupt sends signals to a running job: it finishes its step, saves, says how to
+// go on, and going on gives what an undisturbed run gives. So it is when the terminal
+// goes, of which a shell tells once more.
 func TestInterrupt(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "headroom")
 	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	data, whole, cut := text(t), filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "cut")
+	data, whole := text(t), filepath.Join(t.TempDir(), "whole")
 	job := func(out string) []string { return small(data, out, "--steps", "40") }
 	if status, _, stderr := headroom(job(whole)...); status != 0 {
 		t.Fatal(stderr)
 	}
-	cmd := exec.Command(bin, job(cut)...)
+	want := sum(t, filepath.Join(whole, "model.safetensors"))
+	for _, signals := range [][]os.Signal{{syscall.SIGINT}, {syscall.SIGHUP, syscall.SIGHUP}} {
+		if signal.Ignored(signals[0]) {
+			continue // by who started this test
+		}
+		cut := filepath.Join(t.TempDir(), "cut")
+		how := interrupted(t, exec.Command(bin, job(cut)...), signals)
+		if how == nil || !summary(t, cut).Interrupted {
+			t.Fatalf("%v: it was not interrupted, or does not say how to go on: %q", signals, how)
+		}
+		if status, _, stderr := headroom(strings.Fields(how[1])...); status != 0 {
+			t.Fatal(stderr)
+		}
+		if sum(t, filepath.Join(cut, "model.safetensors")) != want {
+			t.Errorf("%v: the resumed run gives another model", signals)
+		}
+	}
+	unheard := filepath.Join(t.TempDir(), "unheard")
+	if err := runUnheard(exec.Command(bin, job(unheard)...)); err != nil || sum(t, filepath.Join(unheard, "model.safetensors")) != want {
+		t.Errorf("where nobody reads what it says, a run ends with %v, or with another model", err)
+	}
+}
+
+// runUnheard runs a command whose standard error nobody reads.
+func runUnheard(cmd *exec.Cmd) error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	cmd.Stderr = w
+	err = errors.Join(cmd.Start(), r.Close(), w.Close())
+	return errors.Join(err, cmd.Wait())
+}
+
+// interrupted sends signals to a training in its second step, and gives what it says
+// of how to go on.
+func interrupted(t *testing.T, cmd *exec.Cmd, signals []os.Signal) (how []string) {
+	t.Helper()
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -170,26 +245,42 @@ func TestInterrupt(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var how []string
 	goOn := regexp.MustCompile(`which is saved; to go on: headroom (train --resume .*)`)
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
 		how = goOn.FindStringSubmatch(lines.Text())
-		if strings.HasPrefix(lines.Text(), "step 2/") {
-			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		for _, s := range signals {
+			if !strings.HasPrefix(lines.Text(), "step 2/") {
+				break
+			}
+			if err := cmd.Process.Signal(s); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 || how == nil || !summary(t, cut).Interrupted {
-		t.Fatalf("it was not interrupted, or does not say how to go on: %v, %q", err, how)
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 {
+		t.Fatalf("%v: %v", signals, err)
 	}
-	if status, _, stderr := headroom(strings.Fields(how[1])...); status != 0 {
-		t.Fatal(stderr)
+	return how
+}
+
+// TestHelpOnATerminal: flags go on below where they begin, and nothing is wider than
+// the terminal.
+func TestHelpOnATerminal(t *testing.T) {
+	var out bytes.Buffer
+	root := rootCommand(&out, &out)
+	root.SetUsageTemplate(usageTemplate(70))
+	root.SetArgs([]string{"plan", "--help"})
+	if err := root.Execute(); err != nil {
+		t.Fatal(err)
 	}
-	a, errA := os.ReadFile(filepath.Join(whole, "model.safetensors"))
-	b, errB := os.ReadFile(filepath.Join(cut, "model.safetensors"))
-	if errA != nil || errB != nil || !bytes.Equal(a, b) {
-		t.Errorf("the resumed run gives another model (%v, %v)", errA, errB)
+	_, flags, _ := strings.Cut(out.String(), "\nFlags:\n")
+	if n := strings.Count(flags, "\n"); n < 40 {
+		t.Errorf("%d lines of flags\n%s", n, flags)
+	}
+	for line := range strings.Lines(flags) {
+		if len(line) > 71 {
+			t.Errorf("a line of %d: %s", len(line), line)
+		}
 	}
 }
 
@@ -204,6 +295,21 @@ func TestPlanAsJSON(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(stdout), &p); status != 0 || err != nil || p.Budget != 20<<20 || !p.Chosen.Fits || p.Chosen.Peak > p.Budget {
 		t.Errorf("status %d, error %v, plan %+v\n%s", status, err, p, stderr)
+	}
+}
+
+// TestPlanThatFitsNothing: a script is told what it would take, and can tell it from
+// wrong use.
+func TestPlanThatFitsNothing(t *testing.T) {
+	for _, batch := range []string{"16", "auto"} {
+		status, stdout, stderr := headroom("plan", "--model", "gpt2-nano", "--batch", batch, "--device", "null:4MiB", "--json")
+		var small plan.TooSmallError
+		if err := json.Unmarshal([]byte(stdout), &small); err != nil {
+			t.Fatalf("batch %s: status %d, %v\n%s%s", batch, status, err, stdout, stderr)
+		}
+		if status != 1 || small.BudgetBytes != 4<<20 || small.LeastBytes <= 4<<20 || !strings.Contains(stderr, "does not fit 4MiB") {
+			t.Errorf("batch %s: status %d, %+v\n%s", batch, status, small, stderr)
+		}
 	}
 }
 
@@ -258,6 +364,10 @@ func TestDoctor(t *testing.T) {
 	status, stdout, _ := headroom("doctor")
 	if status != 0 || !strings.Contains(stdout, "host") || !strings.Contains(stdout, "libcuda") {
 		t.Errorf("status %d\n%s", status, stdout)
+	}
+	status, _, stderr := headroom("plan", "--device", "cuda:0,1GiB", "--model", "gpt2-nano") // may well find a GPU
+	if missing := strings.Contains(stderr, "library not found"); missing != (status != 0 && strings.Contains(stderr, "Install the NVIDIA driver")) {
+		t.Errorf("status %d\n%s", status, stderr)
 	}
 }
 
@@ -315,7 +425,7 @@ func TestAutomaticBatch(t *testing.T) {
 	if !p.Chosen.Fits || p.Chosen.Description != "plain" || !strings.Contains(progress.String(), "are the most that fit") {
 		t.Errorf("chosen %+v; %s", p.Chosen, &progress)
 	}
-	for _, args := range [][]string{{"plan", "--batch", "many"}, {"train", "--resume", "--out", t.TempDir(), "--batch", "auto"}, {"plan", "--batch", "auto", "--device", "null:1MiB"}} {
+	for _, args := range [][]string{{"plan", "--batch", "many"}, {"train", "--resume", "--out", t.TempDir(), "--batch", "auto"}} {
 		if code := run(args, io.Discard, io.Discard); code != 2 {
 			t.Errorf("%q: exit %d, want 2", args, code)
 		}

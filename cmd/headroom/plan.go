@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -124,7 +125,10 @@ func (j *planFlags) plan(ctx context.Context, w, stderr io.Writer) error {
 	if err == nil {
 		err = j.answer(ctx, dev.Info(), c, o, w)
 	}
-	return planError(errors.Join(err, dev.Close()))
+	if small := new(plan.TooSmallError); j.json && errors.As(err, &small) { // an answer, too
+		err = errors.Join(err, json.NewEncoder(w).Encode(small))
+	}
+	return errors.Join(err, dev.Close())
 }
 
 // oneQuestion refuses flags that ask for two answers, or for what an answer has not.
@@ -155,6 +159,9 @@ func (j *planFlags) spread(c *train.Config) (p train.Parallel, err error) {
 	if j.batch.auto || j.calibrate || j.maxBatch || j.maxSeq || j.out != "" {
 		return p, usagef("--devices answers how a step of a given batch fits, and how --curve runs")
 	}
+	if err := alike(ranks); err != nil {
+		return p, err
+	}
 	j.device = ranks[0]
 	if !j.laidOut && !j.curve {
 		if j.layouts, err = plan.Layouts(*c, len(ranks), j.orders()...); err != nil {
@@ -166,6 +173,17 @@ func (j *planFlags) spread(c *train.Config) (p train.Parallel, err error) {
 		return p, err
 	}
 	return j.mesh.parallel(dist.Null(0, len(ranks)), j.shard.Shard), nil
+}
+
+// alike says which of some devices a plan for the first would not be for.
+func alike(devices []string) error {
+	number := regexp.MustCompile(`^cuda:\d+`)
+	for _, d := range devices {
+		if first := devices[0]; number.ReplaceAllString(d, "") != number.ReplaceAllString(first, "") {
+			return usagef("--devices: a plan is for devices with as much memory, and %s is not like %s: plan with the smallest of them for all", d, first)
+		}
+	}
+	return nil
 }
 
 // orders are those that pipelines among the layouts may have.
@@ -221,7 +239,12 @@ func (j *planFlags) show(w io.Writer, result any, err error, text func(p *page) 
 	case j.json:
 		return json.NewEncoder(w).Encode(result)
 	}
-	return text(newPage(w))
+	p := newPage(w)
+	if err := text(p); err != nil || j.rates != "" || !strings.HasPrefix(j.device, "null:") {
+		return err
+	}
+	p.fact("times", "are those of one core of a server, since %s has no speed; --rates FILE takes those that a device was measured to take", j.device)
+	return p.err
 }
 
 func writeLargest(p *page, what string, l plan.Largest) error {
@@ -252,13 +275,22 @@ func (j *planFlags) writeStages(p *page, stages []*plan.Plan, c train.Config, of
 	}
 	stretch := of.Stretch(micros)
 	p.line(plain, "order   %s of %d micro-batches: the slowest rank waits %s of the time, %.3g s a step", &j.mesh.schedule, micros, percent(stretch-1, stretch), slowest*stretch)
-	rows := [][]string{{"stage", "strategy", "peak", "reserved", "flops a step", "estimate"}}
+	rows := [][]string{append([]string{"stage"}, trialTitles...)}
 	for i, s := range stages {
-		t := s.Chosen
-		rows = append(rows, []string{fmt.Sprint(i), t.Description, size.Format(t.PeakBytes), size.Format(t.ReservedBytes), fmt.Sprintf("%.3g", float64(t.Flops)), fmt.Sprintf("%.2f s", t.Seconds)})
+		rows = append(rows, append([]string{fmt.Sprint(i)}, trialCells(s.Chosen)...))
 	}
-	p.table("rlllll", rows...)
+	p.table("rrrrrw", rows...)
 	return p.err
+}
+
+// trialTitles stand over the cells of a trial.
+var trialTitles = []string{"peak", "reserved", "flops a step", "estimate", "strategy"}
+
+func trialCells(t plan.Trial) []string {
+	if !t.Fits {
+		return []string{"", "", "", "", t.Description + ": does not fit"}
+	}
+	return []string{size.Format(t.PeakBytes), size.Format(t.ReservedBytes), fmt.Sprintf("%.3g", float64(t.Flops)), fmt.Sprintf("%.2f s", t.Seconds), t.Description}
 }
 
 // writeLayouts shows how ranks can be laid out, the fastest one marked.
@@ -312,18 +344,14 @@ func (j *jobFlags) writePlan(p *page, of *plan.Plan) error {
 		p.fact("precision", "%s, the faster of float32 and bfloat16 that fits, by the estimate", of.Precision)
 	}
 	p.fact("device", "%s, %s; a plain step needs %s", of.Device, bytesText(of.BudgetBytes), bytesText(of.Plain.PeakBytes))
-	rows := [][]string{{"  strategy", "peak", "reserved", "flops a step", "estimate"}}
+	rows := [][]string{append([]string{""}, trialTitles...)}
 	for _, trial := range of.Tried {
-		if !trial.Fits {
-			rows = append(rows, []string{"  " + trial.Description, "does not fit"})
-			continue
-		}
-		mark := " "
-		if trial.Strategy == of.Chosen.Strategy {
+		mark := ""
+		if trial.Fits && trial.Strategy == of.Chosen.Strategy {
 			mark = "*"
 		}
-		rows = append(rows, []string{mark + " " + trial.Description, size.Format(trial.PeakBytes), size.Format(trial.ReservedBytes), fmt.Sprintf("%.3g", float64(trial.Flops)), fmt.Sprintf("%.2f s", trial.Seconds)})
+		rows = append(rows, append([]string{mark}, trialCells(trial)...))
 	}
-	p.table("mllll", rows...)
+	p.table("lrrrrw", rows...)
 	return p.err
 }

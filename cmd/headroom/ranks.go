@@ -59,9 +59,11 @@ type ranksFlags struct {
 	devices string
 	mesh    meshFlags
 	shard   shardFlag
-	engine  engineFlag
-	env     func(string) string
-	mpi     *dist.MPI // once started
+	engine  string // one of engines
+
+	collectives string // one of these
+	env         func(string) string
+	mpi         *dist.MPI // once started
 }
 
 // meshFlags are how the ranks are laid out, and what those along pipeline do.
@@ -203,9 +205,10 @@ func worldOf(env func(string) string) (w world, err error) {
 	w.job = env("TORCHELASTIC_RUN_ID")
 	host, port := env("MASTER_ADDR"), env("MASTER_PORT")
 	number := func(name string) int {
+		const most = 1 << 16
 		n, failed := strconv.Atoi(env(name))
-		if failed != nil && env(name) != "" && err == nil {
-			err = fmt.Errorf("the environment's %s is %q: want a number", name, env(name))
+		if (failed != nil || n < 0 || n > most) && env(name) != "" && err == nil {
+			err = fmt.Errorf("the environment's %s is %q: want a number from 0 to %d", name, env(name), most)
 		}
 		return n
 	}
@@ -230,8 +233,12 @@ func worldOf(env func(string) string) (w world, err error) {
 		}
 		if port == "" {
 			const from, ports = 20000, 20000
-			port = strconv.Itoa(from + number("SLURM_JOB_ID")%ports)
+			job, _ := strconv.ParseUint(w.job, 10, 64) // what is no number is 0
+			port = strconv.FormatUint(from+job%ports, 10)
 		}
+	}
+	if err == nil && w.rank >= max(w.size, 1) {
+		err = fmt.Errorf("the environment has this process as rank %d of %d: ranks are 0 to their number − 1", w.rank, w.size)
 	}
 	if w.size < 2 || err != nil {
 		return w, err
@@ -295,7 +302,7 @@ func (f *trainFlags) onSeats(ctx context.Context, seats []seat, c train.Config, 
 		if !s.first() {
 			words = io.Discard
 		}
-		dev, err := device.OpenShare(s.device, s.here, cudaFolders()...)
+		dev, err := openDevice(s.device, s.here)
 		if err != nil {
 			return usageError{err}
 		}
@@ -318,13 +325,15 @@ func (f *trainFlags) onGPUs(dev device.Device, run func() (train.Summary, error)
 	if gpu == nil || f.seat.group == nil {
 		return run()
 	}
-	g, err := dist.NewNCCL(f.seat.group, gpu, cudaFolders())
+	g, err := openGPUs(f.collectives, f.seat.group, gpu)
 	if err != nil {
 		return s, err
 	}
-	defer func() { err = errors.Join(err, g.End()) }()
 	f.seat.group = g
-	return run()
+	if err = attempt(func() (err error) { s, err = run(); return err }); err != nil {
+		g.Fail(err) // before End, which may wait for others
+	}
+	return s, errors.Join(err, g.End())
 }
 
 // reportRanks prints what the other ranks of this process came to.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -178,8 +180,8 @@ func TestPlanForRanks(t *testing.T) {
 		least = p.Chosen.PeakBytes
 	}
 	status, stdout, stderr := headroom("plan", "--batch", "8", "--seq", "64", "--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "zb-h1")
-	if lines := strings.Split(strings.TrimSpace(stdout), "\n"); status != 0 || len(lines) != 5 || !strings.HasPrefix(strings.TrimSpace(lines[4]), "1  micro-batches of ") ||
-		!strings.HasPrefix(lines[1], "order   zb-h1 of 4 micro-batches: the slowest rank waits 7.7 % of the time, ") { // 1/13
+	if lines := strings.Split(strings.TrimSpace(stdout), "\n"); status != 0 || len(lines) != 6 || !strings.HasPrefix(strings.TrimSpace(lines[4]), "1  ") || !strings.Contains(lines[4], "  micro-batches of ") ||
+		!strings.HasPrefix(lines[1], "order   zb-h1 of 4 micro-batches: the slowest rank waits 7.7 % of the time, ") || !strings.HasPrefix(lines[5], "times   are those of one core of a server, since null:1GiB has no speed") { // 1/13
 		t.Errorf("status %d: %s\n%s", status, stdout, stderr)
 	}
 	for _, c := range []struct {
@@ -188,12 +190,13 @@ func TestPlanForRanks(t *testing.T) {
 	}{
 		{"a multiple", []string{"--batch", "6", "--devices", "4xnull:1GiB", "--shard", "state"}},
 		{"can't be spread over 7 ranks along any axis", []string{"--model", "gpt2-nano", "--devices", "7xnull:1GiB"}},
-		{"in any layout: it needs at least", []string{"--model", "gpt2-nano", "--devices", "2xnull:1MiB"}},
 		{"normalises over the whole batch", []string{"--model", "resnet-mini", "--devices", "2xnull:1GiB"}},
 		{"--devices answers", []string{"--devices", "2xnull:1GiB", "--max-batch"}},
+		{"null:1MiB is not like null:1GiB", []string{"--model", "gpt2-nano", "--devices", "null:1GiB,null:1MiB"}},
+		{`"cuda:0,1B"`, []string{"--model", "gpt2-nano", "--devices", "cuda:0,1B,cuda:1,1B"}},
 		{"4 ranks can't be laid out as pipeline 3 × expert 1 × tensor 1", []string{"--devices", "4xnull:1GiB", "--pipeline", "3"}},
 		{"has 4 blocks, which 5 ranks along pipeline", []string{"--model", "gpt2-nano", "--devices", "5xnull:1GiB", "--pipeline", "5"}},
-		{"which can't be 6 chunks", []string{"--model", "gpt2-nano", "--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "interleaved", "--chunks", "3"}},
+		{"which can't be 2 × 3 chunks", []string{"--model", "gpt2-nano", "--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "interleaved", "--chunks", "3"}},
 		{`"zigzag" is none of 1f1b, gpipe, interleaved, zb-h1`, []string{"--devices", "2xnull:1GiB", "--pipeline", "2", "--schedule", "zigzag"}},
 		{"the 4 heads of model gpt2-nano can't be shared out among 3 ranks", []string{"--model", "gpt2-nano", "--devices", "3xnull:1GiB", "--tensor", "3"}},
 		{"1 ranks can't be laid out", []string{"--device", "null:1GiB", "--tensor", "2"}},
@@ -202,6 +205,9 @@ func TestPlanForRanks(t *testing.T) {
 		if status, _, stderr := headroom(append([]string{"plan"}, c.args...)...); status != 2 || !strings.Contains(stderr, c.want) {
 			t.Errorf("%v: status %d, want 2\n%s", c.args, status, stderr)
 		}
+	}
+	if status, _, stderr := headroom("plan", "--model", "gpt2-nano", "--devices", "2xnull:1MiB"); status != 1 || !strings.Contains(stderr, "in any layout: it needs at least") {
+		t.Errorf("devices that are too small: status %d, want 1\n%s", status, stderr)
 	}
 	if status, _, stderr := headroom("train", "--data", text(t), "--out", t.TempDir(), "--model", "gpt2-nano", "--devices", "3xhost:64MiB", "--tensor", "2"); status != 2 || !strings.Contains(stderr, "3 ranks can't be laid out") {
 		t.Errorf("train: status %d, want 2\n%s", status, stderr)
@@ -226,7 +232,7 @@ func TestPlanLayouts(t *testing.T) {
 	}
 	var all []plan.Layout
 	status, stdout, stderr = headroom(append(common, "--json")...)
-	if err := json.Unmarshal([]byte(stdout), &all); status != 0 || err != nil || len(all) != len(lines)-2 || !all[0].Fits {
+	if err := json.Unmarshal([]byte(stdout), &all); status != 0 || err != nil || len(all) != len(lines)-3 || !all[0].Fits {
 		t.Fatalf("status %d, error %v: %s\n%s", status, err, stdout, stderr)
 	}
 	orders := map[train.Schedule]bool{}
@@ -374,17 +380,13 @@ func TestLaunchRestarts(t *testing.T) {
 	if err := os.WriteFile(script, []byte(fmt.Sprintf(`#!/bin/sh
 cd %s
 if [ "$RANK" = 1 ] && rm life 2>/dev/null; then
-	%s "$@" & pid=$!
-	while [ ! -e run/%s ]; do sleep 0.01; done
-	kill -KILL $pid
-	wait $pid
-	exit 9
+	(while [ ! -e run/%s ]; do sleep 0.01; done; kill -KILL $$) >/dev/null 2>&1 &
 fi
-exec %[2]s "$@"
-`, dir, program, train.CheckpointFile)), 0o755); err != nil {
+exec %s "$@"
+`, dir, train.CheckpointFile, program)), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for restarts, want := range []string{"rank 1 was the first to fail: exit status 9", ""} {
+	for restarts, want := range []string{"rank 1 was the first to fail: signal: killed", ""} {
 		if err := os.WriteFile(filepath.Join(dir, "life"), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -400,6 +402,16 @@ exec %[2]s "$@"
 		if status, _, _ := headroom(bad...); status != 2 {
 			t.Errorf("%q: status %d, want 2", bad, status)
 		}
+	}
+}
+
+// TestPrefixedUnheard writes a line where nobody reads it.
+func TestPrefixedUnheard(t *testing.T) {
+	r, w := io.Pipe()
+	r.Close()
+	p := &prefixed{to: new(sync.Mutex), w: w}
+	if n, err := p.Write([]byte("step 1\n")); n != 7 || err != nil {
+		t.Errorf("%d, %v: the process would end", n, err)
 	}
 }
 
@@ -427,9 +439,12 @@ func TestWorldOf(t *testing.T) {
 			t.Errorf("%s: %+v, error %v; want %+v", c.env, got, err, c.want)
 		}
 	}
-	env := map[string]string{"RANK": "one", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}
-	if w, err := worldOf(func(name string) string { return env[name] }); err == nil {
-		t.Errorf("%v gives %+v", env, w)
+	for _, bad := range []string{"one 2 0", "-1 2 0", "2 2 0", "1 0 0", "0 -1 0", "0 99999999999 0", "0 2 -1"} {
+		words := strings.Fields(bad)
+		env := map[string]string{"RANK": words[0], "WORLD_SIZE": words[1], "LOCAL_RANK": words[2], "MASTER_ADDR": "a"}
+		if w, err := worldOf(func(name string) string { return env[name] }); err == nil {
+			t.Errorf("%v gives %+v", env, w)
+		}
 	}
 	for list, want := range map[string][]string{
 		"": nil, "host:1GiB,shared,cuda:0,8GiB,host,cuda:1": {"host:1GiB,shared", "cuda:0,8GiB", "host", "cuda:1"},

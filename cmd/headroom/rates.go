@@ -8,6 +8,7 @@ import (
 	"io/fs"
 
 	"github.com/headroom-go/headroom/device"
+	"github.com/headroom-go/headroom/dist"
 	"github.com/headroom-go/headroom/plan"
 	"github.com/headroom-go/headroom/train"
 )
@@ -38,19 +39,14 @@ func (f *trainFlags) measureAway(ctx context.Context, dev device.Device, stderr 
 	if f.seat.ranks() > 1 {
 		return nil
 	}
-	o, err := f.options(dev.Info(), true)
-	if err != nil {
+	if _, err := f.options(dev.Info(), true); err != nil { // what is known is not measured again
 		return err
 	}
 	found, err := f.away.measure(ctx, dev, stderr)
 	if err != nil || !found || f.rates == "" {
 		return err
 	}
-	if o.Rates.FlopsPerSecond == 0 {
-		o.Rates = plan.RatesOf(dev.Info())
-	}
-	o.Rates.Away = f.away.rates
-	return o.Rates.Write(f.rates)
+	return f.keepRates(dev.Info(), func(r *plan.Rates) { r.Away = f.away.rates })
 }
 
 // measure runs steps of what would be chosen, and adds their rates to o's, until
@@ -83,6 +79,33 @@ func (j *planFlags) measure(ctx context.Context, dev device.Device, c train.Conf
 		return nil
 	}
 	return o.Rates.Write(j.rates)
+}
+
+// measureLink finds how fast ranks exchange data, after a run with --rates: so that it
+// doesn't change the plan of the run itself, which is the same on all ranks.
+func (f *trainFlags) measureLink(dev device.Device, s train.Summary, stderr io.Writer) error {
+	if f.rates == "" || f.seat.ranks() == 1 || s.Interrupted {
+		return nil
+	}
+	speed, err := dist.Speed(f.seat.group, dev)
+	if err != nil || !f.seat.first() {
+		return err
+	}
+	fact(stderr, "rates", "ranks exchange %.3g GB/s, which %s now has", speed/1e9, f.rates)
+	return f.keepRates(dev.Info(), func(r *plan.Rates) { r.LinkBytesPerSecond = speed })
+}
+
+// keepRates changes the file of rates, or begins it with what is taken for the device.
+func (f *trainFlags) keepRates(info device.Info, change func(r *plan.Rates)) error {
+	o, err := f.options(info, true)
+	if err != nil {
+		return err
+	}
+	if o.Rates.FlopsPerSecond == 0 {
+		o.Rates = plan.RatesOf(info)
+	}
+	change(&o.Rates)
+	return o.Rates.Write(f.rates)
 }
 
 // learner measures the steps of a run with --rates on one device; nil: nothing does.
@@ -121,21 +144,13 @@ func (f *trainFlags) learn(l *plan.Learner, info device.Info, s train.Summary, w
 		_, err := fmt.Fprintf(w, "rates   %s stays as it is: the run had too few steps to measure\n", f.rates)
 		return err
 	}
-	o, err := f.options(info, true)
-	if err != nil {
-		return err
-	}
-	if o.Rates.FlopsPerSecond == 0 {
-		o.Rates = plan.RatesOf(info)
-	}
-	o.Rates.Learn(measured)
-	if err := o.Rates.Write(f.rates); err != nil {
+	if err := f.keepRates(info, func(r *plan.Rates) { r.Learn(measured) }); err != nil {
 		return fmt.Errorf("the rates that the run measured could not be kept (its results are): %w", err)
 	}
 	text := ""
 	if s.StepSeconds > 0 {
 		text = fmt.Sprintf(": a step was foretold to take %.3g s and took %.3g s", s.EstimatedStepSeconds, s.StepSeconds)
 	}
-	_, err = fmt.Fprintf(w, "rates   %s is corrected by this run%s\n", f.rates, text)
+	_, err := fmt.Fprintf(w, "rates   %s is corrected by this run%s\n", f.rates, text)
 	return err
 }

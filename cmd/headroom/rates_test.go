@@ -73,3 +73,36 @@ func TestTrainLearnsRates(t *testing.T) {
 		}
 	}
 }
+
+// TestRanksMeasureLink: several ranks keep how fast they exchange data, in a file that
+// has the rest from before or from no run, and plans for several devices read it. Where the
+// file can't be written the results of the run are there.
+func TestRanksMeasureLink(t *testing.T) {
+	data, dir := verses(t), t.TempDir()
+	rates := filepath.Join(dir, "rates.json")
+	run := func(name, rates string) (status int, stderr string) {
+		status, _, stderr = headroom("train", "--model", "gpt2-nano", "--batch", "4", "--seq", "32", "--steps", "3", "--data", data, "--out", filepath.Join(dir, name), "--devices", "host:32MiB,host:40MiB", "--rates", rates)
+		return status, stderr
+	}
+	known := plan.HostRates(1)
+	known.FlopsPerSecond = 7e9
+	for name, before := range map[string]func() error{"first": func() error { return nil }, "second": func() error { return known.Write(rates) }} {
+		if err := before(); err != nil {
+			t.Fatal(err)
+		}
+		status, stderr := run(name, rates)
+		if status != 0 || !strings.Contains(stderr, "ranks exchange") {
+			t.Fatalf("status %d\n%s", status, stderr)
+		}
+		r, err := plan.ReadRates(rates, device.Info{Kind: device.Null})
+		if err != nil || r.LinkBytesPerSecond <= 0 || (r.FlopsPerSecond == 7e9) != (name == "second") {
+			t.Errorf("%s: the file has %.3g bytes a second between ranks, %.3g operations: %v", name, r.LinkBytesPerSecond, r.FlopsPerSecond, err)
+		}
+		if err := os.Remove(rates); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if status, stderr := run("third", filepath.Join(dir, "none", "rates.json")); status != 1 || summary(t, filepath.Join(dir, "third")).Steps != 3 {
+		t.Errorf("a folder that is not there: status %d\n%s", status, stderr)
+	}
+}

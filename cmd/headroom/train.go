@@ -37,12 +37,13 @@ type trainFlags struct {
 	testEvery int
 	resume    resumeFlag
 	profile   bool
+	tune      bool
 	plan      string
 	live      liveFlag
 }
 
 func trainCommand() *cobra.Command {
-	f := &trainFlags{ranksFlags: ranksFlags{shard: shardFlag{train.ShardState}, engine: "auto", env: os.Getenv}}
+	f := &trainFlags{ranksFlags: ranksFlags{shard: shardFlag{train.ShardState}, engine: "auto", collectives: "auto", env: os.Getenv}}
 	cmd := &cobra.Command{
 		Use:   "train",
 		Short: "Train a model inside a memory budget",
@@ -83,6 +84,7 @@ at the end, model.safetensors with config.json.`,
   headroom train --serve 127.0.0.1:8080`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			outlive()
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -103,11 +105,13 @@ at the end, model.safetensors with config.json.`,
 	fl.StringVar(&f.devices, "devices", "", "`DEVICES` to spread the run over, with commas between: a rank on each computes its part of the batch")
 	f.mesh.add(fl)
 	fl.Var(&f.shard, "shard", "what each of several ranks keeps only a part of: nothing, state (the optimizer's), gradients (and state) or parameters (and both)")
-	fl.Var(&f.engine, "engine", "how several processes talk: mpi, tcp, or auto (MPI where mpirun started them and its library is there, else TCP)")
+	fl.Var(choiceFlag{&f.collectives, collectives}, "collectives", "how GPUs exchange data: nccl, copies (of one process, without any library), or auto (NCCL where its library is found, else copies)")
+	fl.Var(choiceFlag{&f.engine, engines}, "engine", "how several processes talk: mpi, tcp, or auto (MPI where mpirun started them and its library is there, else TCP)")
 	fl.StringVar(&f.plan, "plan", "", "`FILE` with the plan to follow, as headroom plan --out writes it (default: one is searched)")
 	fl.Var(&f.resume, "resume", "go on from the checkpoint in --out, with its settings; =auto: begin anew if there is none yet")
 	fl.Lookup("resume").NoOptDefVal = string(resumeAlways)
 	f.live.add(fl)
+	fl.BoolVar(&f.tune, "tune", true, "on GPUs, time algorithms for products of matrices and take the fastest; =false: two runs have the same losses to the last bit")
 	fl.BoolVar(&f.profile, "profile", false, "write what the third step took: profile.txt, profile.json and memory.svg")
 	return cmd
 }
@@ -120,7 +124,7 @@ func (f *trainFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	if checkpoint != nil {
 		defer checkpoint.Close()
-		if s := checkpoint.State; s.Step == c.Schedule.Steps {
+		if s := checkpoint.State; s.Step == c.Schedule.Steps && train.Concluded(f.out, s.Step) {
 			_, err := fmt.Fprintf(stdout, "the run in %s is finished: %d steps, last loss %.3f\n", f.out, s.Step, s.Last)
 			return err
 		}
@@ -242,12 +246,9 @@ func (f *trainFlags) configureResume(stderr io.Writer) (train.Config, *train.Che
 	if err != nil {
 		return train.Config{}, nil, usageError{err}
 	}
-	if before := cp.State.Config.Schedule.Steps; f.changed("steps") && f.steps > before {
-		if err := cp.Extend(f.steps); err != nil {
-			cp.Close()
-			return train.Config{}, nil, usageError{err}
-		}
-		fact(stderr, "longer", "the run has %d steps now instead of %d: from step %d on the learning rate is that of the longer one", f.steps, before, cp.State.Step+1)
+	if err := f.lengthen(cp, stderr); err != nil {
+		cp.Close()
+		return train.Config{}, nil, usageError{err}
 	}
 	if !f.changed("model") {
 		f.model = cp.State.Config.Model
@@ -263,13 +264,28 @@ func (f *trainFlags) configureResume(stderr io.Writer) (train.Config, *train.Che
 		err = cp.State.Config.Validate()
 	}
 	if d := cp.Differences(asked); err == nil && len(d) > 0 {
-		err = fmt.Errorf("the checkpoint in %s is of another run: %s", f.out, strings.Join(d, "; "))
+		err = fmt.Errorf("the checkpoint in %s is of another run: %s; leave these flags out, or begin a run with another --out", f.out, strings.Join(d, "; "))
 	}
 	if err != nil {
 		cp.Close()
 		return train.Config{}, nil, usageError{err}
 	}
 	return asked, cp, nil
+}
+
+// lengthen makes the checkpoint one of a run of --steps, where these are more.
+func (f *trainFlags) lengthen(cp *train.Checkpoint, stderr io.Writer) error {
+	before := cp.State.Config.Schedule.Steps
+	switch {
+	case !f.changed("steps") || f.steps == before:
+		return nil
+	case f.steps < before:
+		return fmt.Errorf("the run in %s has %d steps, of which %d are done: --steps makes it longer, not shorter; Ctrl-C ends it after any step", f.out, before, cp.State.Step)
+	}
+	if err := cp.Extend(f.steps); err != nil {
+		return err
+	}
+	return fact(stderr, "longer", "the run has %d steps now instead of %d: from step %d on the learning rate is that of the longer one", f.steps, before, cp.State.Step+1)
 }
 
 // overlay is base with the values of the flags that use says.
@@ -308,6 +324,9 @@ func (f *trainFlags) overlay(base train.Config, use func(flag string) bool) (tra
 	if use("steps") {
 		base.Schedule.Steps = c.Schedule.Steps
 	}
+	if use("tune") {
+		base.Tune = f.tune
+	}
 	if use("precision") {
 		base.Precision = c.Precision
 	}
@@ -332,94 +351,126 @@ func (f *trainFlags) schedule(of family) nn.Cosine {
 	return nn.Cosine{Peak: rate, Floor: rate / 10, Warmup: min(warmup, steps), Steps: steps}
 }
 
-// onDevice reads the data, plans and trains, and sums up.
-func (f *trainFlags) onDevice(ctx context.Context, dev device.Device, c train.Config, cp *train.Checkpoint, stderr io.Writer) (train.Summary, error) {
+// onDevice reads the data, plans and trains, and sums up. A run that goes on must
+// find the data that its checkpoint was made with.
+func (f *trainFlags) onDevice(ctx context.Context, dev device.Device, c train.Config, cp *train.Checkpoint, stderr io.Writer) (s train.Summary, err error) {
 	given := c
 	d, err := f.openData(ctx, &c, stderr)
 	if err != nil {
-		return train.Summary{}, err
+		return s, err
 	}
-	s, err := f.onData(ctx, dev, c, given, cp, d, stderr)
+	if cp != nil && c != given {
+		err = usagef("the data are not those of the run in %s: %s", f.out, strings.Join(cp.Differences(c), "; "))
+	} else {
+		s, err = f.onData(ctx, dev, c, cp, d, stderr)
+	}
 	return s, errors.Join(err, d.close())
 }
 
-// onData plans and trains, and sums up. A run that goes on must find the data
-// that its checkpoint was made with.
-func (f *trainFlags) onData(ctx context.Context, dev device.Device, c, given train.Config, cp *train.Checkpoint, d *dataset, stderr io.Writer) (train.Summary, error) {
-	if cp != nil && c != given {
-		return train.Summary{}, usagef("the data are not those of the run in %s: %s", f.out, strings.Join(cp.Differences(c), "; "))
-	}
-	if err := c.Validate(); err != nil {
-		return train.Summary{}, usageError{err}
-	}
-	if err := errors.Join(f.checkRanks(), f.checkLengths(c)); err != nil {
-		return train.Summary{}, err
-	}
-	if err := f.findBatch(ctx, dev.Info(), &c, stderr); err != nil {
-		return train.Summary{}, err
-	}
-	share, err := f.mesh.share(c, f.seat.ranks(), f.shard.Shard)
+// onData plans and trains, and sums up.
+func (f *trainFlags) onData(ctx context.Context, dev device.Device, c train.Config, cp *train.Checkpoint, d *dataset, stderr io.Writer) (train.Summary, error) {
+	r, err := f.prepare(ctx, dev, c, d, stderr)
 	if err != nil {
 		return train.Summary{}, err
 	}
-	feed, err := d.feed(context.WithoutCancel(ctx), c) // an interrupted run finishes its step
+	t, end, err := f.openTrainer(ctx, r, stderr)
 	if err != nil {
 		return train.Summary{}, err
 	}
-	if err := f.measureAway(ctx, dev, stderr); err != nil {
-		return train.Summary{}, err
-	}
-	p, lengths, err := f.findPlans(ctx, dev.Info(), share, feed, stderr)
-	if err != nil {
-		return train.Summary{}, planError(err)
-	}
-	if f.precision.auto {
-		share.Precision = p.Precision
-	}
-	learner := f.learner(dev)
-	if learner != nil {
-		dev = learner.Device()
-	}
-	t, err := train.NewParallel(dev, share, p.Chosen.Strategy, f.seat.parallel())
-	if err != nil {
-		return train.Summary{}, err
-	}
-	if p.Chosen.AwayBytes > 0 {
-		closeStore, err := f.away.use(ctx, t)
-		defer closeStore() // after the trainer
-		if err != nil {
-			return train.Summary{}, errors.Join(err, t.Close())
-		}
-	}
-	fact(stderr, "model", "%s, %d parameters", c.Model, t.Parameters())
-	if n := f.seat.ranks(); n > 1 {
-		fact(stderr, "ranks", "%d, each with %d samples of a batch; sharded: %v%s", n, share.Batch, &f.shard, f.over())
-	}
-	f.writeFound(stderr, p, lengths)
-	if f.weights != "" {
-		if err := t.LoadWeights(f.weights); err != nil {
-			return train.Summary{}, errors.Join(usageError{err}, t.Close())
-		}
-	}
-	s, err := f.train(ctx, t, cp, feed, d.test, lengths, learner, stderr)
-	if err := errors.Join(err, t.Close()); err != nil {
+	s, err := f.train(ctx, t, r, cp, stderr)
+	if err := errors.Join(err, end()); err != nil {
 		return s, err
 	}
-	s.Device, s.BudgetBytes = dev.Info().Name, dev.Info().Capacity
+	info, p := r.dev.Info(), r.plan
+	s.Device, s.BudgetBytes = info.Name, info.Capacity
 	s.PlainPeakBytes, s.PredictedPeakBytes, s.PredictedReserved = p.Plain.PeakBytes, p.Chosen.PeakBytes, p.Chosen.ReservedBytes
-	if !f.seat.first() {
-		return s, nil
+	if r.learner != nil && r.lengths == nil {
+		s.EstimatedStepSeconds, s.StepSeconds = p.Chosen.Seconds, r.learner.Median(kindOf(t, 0))
 	}
-	if learner != nil && lengths == nil {
-		s.EstimatedStepSeconds, s.StepSeconds = p.Chosen.Seconds, learner.Median(kindOf(t, 0))
+	if f.seat.first() {
+		err = s.Write(f.out)
 	}
-	return s, errors.Join(s.Write(f.out), f.learn(learner, dev.Info(), s, stderr))
+	return s, errors.Join(err, f.learn(r.learner, info, s, stderr), f.measureLink(dev, s, stderr))
+}
+
+// readyRun is a rank's part of a run that is planned.
+type readyRun struct {
+	dev     device.Device
+	share   train.Config
+	feed    train.Feed
+	test    train.Set
+	plan    *plan.Plan
+	lengths *plan.Lengths // with --lengths
+	learner *plan.Learner // with --rates on one device
+}
+
+// prepare finds what a rank is to compute of c, and how that fits.
+func (f *trainFlags) prepare(ctx context.Context, dev device.Device, c train.Config, d *dataset, stderr io.Writer) (r readyRun, err error) {
+	if err := c.Validate(); err != nil {
+		return r, usageError{err}
+	}
+	if err := errors.Join(f.checkRanks(), f.checkLengths(c)); err != nil {
+		return r, err
+	}
+	if err := f.findBatch(ctx, dev.Info(), &c, stderr); err != nil {
+		return r, err
+	}
+	r.dev, r.test = dev, d.test
+	if r.share, err = f.mesh.share(c, f.seat.ranks(), f.shard.Shard); err != nil {
+		return r, err
+	}
+	if r.feed, err = d.feed(context.WithoutCancel(ctx), c); err != nil { // an interrupted run finishes its step
+		return r, err
+	}
+	if err := f.measureAway(ctx, dev, stderr); err != nil {
+		return r, err
+	}
+	if r.plan, r.lengths, err = f.findPlans(ctx, dev.Info(), r.share, r.feed, stderr); err != nil {
+		return r, err
+	}
+	if f.precision.auto {
+		r.share.Precision = r.plan.Precision
+	}
+	if r.learner = f.learner(dev); r.learner != nil {
+		r.dev = r.learner.Device()
+	}
+	return r, nil
+}
+
+// openTrainer makes the trainer of a run, with its memory outside the device and
+// the weights that it begins with. They go with end.
+func (f *trainFlags) openTrainer(ctx context.Context, r readyRun, stderr io.Writer) (t *train.Trainer, end func() error, err error) {
+	t, err = train.NewParallel(r.dev, r.share, r.plan.Chosen.Strategy, f.seat.parallel())
+	if err != nil {
+		return nil, nil, err
+	}
+	closeStore := func() {}
+	end = func() error {
+		defer closeStore()
+		return t.Close()
+	}
+	if r.plan.Chosen.AwayBytes > 0 {
+		if closeStore, err = f.away.use(ctx, t); err != nil {
+			return nil, nil, errors.Join(err, end())
+		}
+	}
+	fact(stderr, "model", "%s, %d parameters", r.share.Model, t.Parameters())
+	if n := f.seat.ranks(); n > 1 {
+		fact(stderr, "ranks", "%d, each with %d samples of a batch; sharded: %v%s", n, r.share.Batch, &f.shard, f.over())
+	}
+	f.writeFound(stderr, r.plan, r.lengths)
+	if f.weights != "" {
+		if err := t.LoadWeights(f.weights); err != nil {
+			return nil, nil, errors.Join(usageError{err}, end())
+		}
+	}
+	return t, end, nil
 }
 
 // findPlan reads the plan that was given, or searches for one.
 func (f *trainFlags) findPlan(ctx context.Context, info device.Info, c train.Config, stderr io.Writer) (*plan.Plan, error) {
 	if f.plan == "" {
-		o, err := f.options(info, f.seat.ranks() == 1)
+		o, err := f.options(info, true)
 		if err != nil {
 			return nil, err
 		}
@@ -446,17 +497,17 @@ func (f *trainFlags) findPlan(ctx context.Context, info device.Info, c train.Con
 }
 
 // train runs the trainer in the folder for results.
-func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Checkpoint, feed train.Feed, test train.Set, lengths *plan.Lengths, learner *plan.Learner, stderr io.Writer) (train.Summary, error) {
+func (f *trainFlags) train(ctx context.Context, t *train.Trainer, of readyRun, cp *train.Checkpoint, stderr io.Writer) (train.Summary, error) {
 	if f.seat.first() {
 		if err := os.MkdirAll(f.out, 0o755); err != nil {
 			return train.Summary{}, err
 		}
 	}
 	show := newProgress(stderr, 0)
-	r := &train.Run{Trainer: t, Feed: feed, Shapes: shapes(lengths), Test: test, Dir: f.out, SaveEvery: f.saveEvery, TestEvery: f.testEvery, Profile: f.profile}
+	r := &train.Run{Trainer: t, Feed: of.feed, Shapes: shapes(of.lengths), Test: of.test, Dir: f.out, SaveEvery: f.saveEvery, TestEvery: f.testEvery, Profile: f.profile}
 	r.OnStep = func(p train.Progress) {
 		p.Events = f.away.notes.with(p.Events)
-		teach(learner, t, p)
+		teach(of.learner, t, p)
 		show.step(p)
 	}
 	if cp != nil {
@@ -478,7 +529,7 @@ func (f *trainFlags) train(ctx context.Context, t *train.Trainer, cp *train.Chec
 		MeasuredPeakBytes: out.PeakBytes, MeasuredReservedBytes: out.ReservedBytes,
 		Strategy: t.Config.Describe(t.Strategy), MicroBatch: t.Strategy.MicroBatch, RecomputedBlocks: t.Strategy.Recompute,
 		Steps: out.Steps, ResumedFromStep: from, Interrupted: out.Interrupted,
-		Lengths: lengthSummaries(c, lengths, out.Lengths), FirstLoss: out.FirstLoss, LastLoss: out.LastLoss, TokensPerSecond: out.TokensPerSecond, SamplesPerSecond: out.SamplesPerSecond, Seconds: out.Seconds}
+		Lengths: lengthSummaries(c, of.lengths, out.Lengths), FirstLoss: out.FirstLoss, LastLoss: out.LastLoss, TokensPerSecond: out.TokensPerSecond, SamplesPerSecond: out.SamplesPerSecond, Seconds: out.Seconds}
 	if out.Test != nil {
 		s.TestSamples, s.TestLoss, s.TestAccuracy = out.Test.Samples, out.Test.Loss, out.Test.Accuracy
 	}
