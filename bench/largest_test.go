@@ -18,7 +18,7 @@ var (
 	largestRows  = flag.String("largest", "", "regular expression of the rows that TestLargest measures on GPU 0, or all")
 	largestPlans = flag.String("largest-plans", "", "folder where TestLargest keeps Headroom's plans (default: they are found anew)")
 	largestOnly  = flag.Bool("largest-only-plan", false, "make the plans of TestLargest, without a GPU, and no more")
-	largestSteps = flag.Int("largest-steps", 2, "steps that Headroom trains in TestLargest, the first to warm up")
+	largestSteps = flag.Int("largest-steps", 6, "steps that Headroom trains in TestLargest, the first four to warm up")
 )
 
 // largestJob is a job whose largest batch is looked for: by headroom plan --max-batch
@@ -127,7 +127,7 @@ func largestOurs(dir, budget string, job *largestJob) (r gpuResult, err error) {
 		}
 		args += fmt.Sprintf(" --batch %d --plan %s", batch, file)
 	}
-	r, err = runHeadroom(dir, &gpuRow{name: "bert-large", args: args, steps: *largestSteps, warm: 1}, budget)
+	r, err = runHeadroom(dir, &gpuRow{name: "bert-large", args: args, steps: *largestSteps, warm: 4}, budget)
 	if err == nil && r.microBatch != r.Batch {
 		err = fmt.Errorf("the batch of %d was cut into micro-batches of %d", r.Batch, r.microBatch)
 	}
