@@ -46,22 +46,28 @@ type views struct {
 	bySize map[uint64][]*view
 	home   *segment     // that their blocks belong to; it has no addresses
 	pages  int          // mapped by all
-	least  int          // of them that may be mapped in any case
+	most   int          // that may be mapped, at home and by views
 	taken  uint64       // number of times that one was taken
 	moves  uint64       // number of times that a page which one shows got or lost its home
 	lost   []device.Ptr // addresses that could not be released
 }
 
-const leastViewed = 1 << 19
+// mostMapped bounds the pages that are mapped, at home and by views. The driver of an
+// H200 (580) refused more at about 1<<19, whatever memory was free.
+const mostMapped = 1<<19 - 1<<14
 
-// mostViewed bounds the pages mapped by views, so that idle ones don't pile up.
-// Near the capacity a step uses up to three times as many as are reserved, and
-// steps of several shapes may take turns; one whose blocks are a twentieth of the
-// memory each, and most of them made again, used 45 times as many. A page mapped
-// costs the driver 8 or 16 bytes of page table.
+// mostViewed bounds the pages mapped by views: what homes leave, so that idle views
+// stay as long as may be. Near the capacity a step uses up to three times as many as
+// are reserved, and steps of several shapes may take turns; one whose blocks are a
+// twentieth of the memory each, and most of them made again, used 60 times as many. A
+// page mapped costs the driver 8 or 16 bytes of page table.
 func (v *virtual) mostViewed() int {
-	return max(v.a.views.least, 8*int(v.a.stats.Reserved/v.a.page))
+	homes := v.homes()
+	return max(homes, v.a.views.most-homes)
 }
+
+// homes is how many pages may be mapped at home.
+func (v *virtual) homes() int { return int(v.a.stats.Reserved / v.a.page) }
 
 // all lists the views.
 func (v *views) all(yield func(*view) bool) {
@@ -187,17 +193,17 @@ func (v *virtual) kept(r request, w when) *Block {
 // an offset in the first.
 func (v *virtual) see(p *pool, pages []*page, offset, size uint64) (*view, error) {
 	a := v.a
-	if most := v.mostViewed(); a.views.pages+len(pages) > most {
-		some := most / 8 // more at once, since each time all are sorted
-		if err := v.drop(max(0, most-some-len(pages))); err != nil {
-			return nil, err
-		}
+	if err := v.makeRoom(len(pages)); err != nil {
+		return nil, err
 	}
 	base, err := a.dev.Reserve(uint64(len(pages)) * a.page)
 	if err != nil {
 		return nil, err
 	}
-	if err := a.dev.Map(base, v.list(pages)); err != nil {
+	if err = a.dev.Map(base, v.list(pages)); err != nil && a.views.pages > 0 {
+		err = v.mapWithFewer(base, pages)
+	}
+	if err != nil {
 		return nil, errors.Join(err, v.release(base))
 	}
 	w := &view{base: uint64(base), pages: pages, pool: p}
@@ -211,6 +217,26 @@ func (v *virtual) see(p *pool, pages []*page, offset, size uint64) (*view, error
 	a.note("stitch", 0, size)
 	a.stats.ViewMaps += uint64(len(pages))
 	return w, nil
+}
+
+// makeRoom lets views map n pages more. It drops more of them at once than it must,
+// since each time all are sorted.
+func (v *virtual) makeRoom(n int) error {
+	most := v.mostViewed()
+	if v.a.views.pages+n <= most {
+		return nil
+	}
+	return v.drop(max(0, most-most/8-n))
+}
+
+// mapWithFewer maps pages that the device refused to: it may bound what the process
+// maps beside this, too. So many as now are the bound from here on.
+func (v *virtual) mapWithFewer(base device.Ptr, pages []*page) error {
+	v.a.views.most = v.a.views.pages + v.homes()
+	if err := v.makeRoom(len(pages)); err != nil {
+		return err
+	}
+	return v.a.dev.Map(base, v.list(pages))
 }
 
 // release gives addresses back, or keeps them in mind for close.

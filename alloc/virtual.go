@@ -48,7 +48,7 @@ type virtual struct {
 }
 
 func newVirtual(a *Allocator, alias bool) *virtual {
-	a.views = views{least: leastViewed, bySize: map[uint64][]*view{}, home: &segment{a: a, pool: a.pools[1]}}
+	a.views = views{most: mostMapped, bySize: map[uint64][]*view{}, home: &segment{a: a, pool: a.pools[1]}}
 	return &virtual{a: a, alias: alias}
 }
 
