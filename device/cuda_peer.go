@@ -139,7 +139,9 @@ func (d *CUDADevice) OpenInbox(bytes uint64, counts int, others []*CUDADevice) (
 	return b, nil
 }
 
-// writes says whether streams of d can write memory of another GPU, and count.
+// writes says whether streams of d can write memory of another GPU, and count. Those
+// of one GPU can't be told so: they share a context, in which to load a kernel waits
+// for all that is queued, also for what waits for the one who loads.
 func (d *CUDADevice) writes(to *CUDADevice) (bool, error) {
 	reach, err := d.context.CanReach(to.context.Device)
 	if err != nil || !reach || d.context.Device == to.context.Device || to.virtual == nil {
