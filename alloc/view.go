@@ -200,10 +200,7 @@ func (v *virtual) see(p *pool, pages []*page, offset, size uint64) (*view, error
 	if err != nil {
 		return nil, err
 	}
-	if err = a.dev.Map(base, v.list(pages)); err != nil && a.views.pages > 0 {
-		err = v.mapWithFewer(base, pages)
-	}
-	if err != nil {
+	if err = v.show(base, pages); err != nil {
 		return nil, errors.Join(err, v.release(base))
 	}
 	w := &view{base: uint64(base), pages: pages, pool: p}
@@ -229,14 +226,18 @@ func (v *virtual) makeRoom(n int) error {
 	return v.drop(max(0, most-most/8-n))
 }
 
-// mapWithFewer maps pages that the device refused to: it may bound what the process
-// maps beside this, too. So many as now are the bound from here on.
-func (v *virtual) mapWithFewer(base device.Ptr, pages []*page) error {
+// show maps pages at addresses. Where the device refuses, it may bound what the process
+// maps beside this, too: then as many as are mapped now are the bound from here on.
+func (v *virtual) show(at device.Ptr, pages []*page) error {
+	err := v.a.dev.Map(at, v.list(pages))
+	if err == nil || v.a.views.pages == 0 {
+		return err
+	}
 	v.a.views.most = v.a.views.pages + v.homes()
 	if err := v.makeRoom(len(pages)); err != nil {
 		return err
 	}
-	return v.a.dev.Map(base, v.list(pages))
+	return v.a.dev.Map(at, v.list(pages))
 }
 
 // release gives addresses back, or keeps them in mind for close.

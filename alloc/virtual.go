@@ -130,6 +130,9 @@ func (v *virtual) supply(n int, use func() error) error {
 	v.steps = v.steps[:0]
 	made, err := v.create(n)
 	if err == nil {
+		err = v.makeRoom(0)
+	}
+	if err == nil {
 		err = use()
 	}
 	if err != nil {
@@ -369,7 +372,7 @@ func (v *virtual) attach(r run) (*Block, error) {
 	if chosen == nil {
 		chosen = slices.Clone(v.spare[len(v.spare)-r.n:])
 	}
-	if err := v.a.dev.Map(device.Ptr(r.addr), v.list(chosen)); err != nil {
+	if err := v.show(device.Ptr(r.addr), chosen); err != nil {
 		return nil, err
 	}
 	at := r.seg.index(r.addr)
