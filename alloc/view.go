@@ -59,7 +59,7 @@ const mostMapped = 1<<19 - 1<<14
 // mostViewed bounds the pages mapped by views: what homes leave, so that idle views
 // stay as long as may be. Near the capacity a step uses up to three times as many as
 // are reserved, and steps of several shapes may take turns; one whose blocks are a
-// twentieth of the memory each, and most of them made again, used 60 times as many. A
+// twentieth of the memory each, and most of them made again, used 66 times as many. A
 // page mapped costs the driver 8 or 16 bytes of page table.
 func (v *virtual) mostViewed() int {
 	homes := v.homes()
