@@ -101,12 +101,11 @@ func (a *Allocator) again(r *request, w when) *Block {
 		return nil
 	}
 	if v := t.view; v != nil {
-		if !v.free() || w == atOnce && !v.ready(r.stream) {
-			return nil
+		b := v.serve(r, w)
+		if b != nil {
+			a.stats.Repeats++
 		}
-		a.stats.Repeats++
-		a.stats.Reuses++
-		return v.take()
+		return b
 	}
 	b := t.seg.freeAt(t.addr, t.size)
 	if b == nil || w == atOnce && !b.ready(r.stream) {

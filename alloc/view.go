@@ -144,6 +144,15 @@ func (w *view) ready(s *stream) bool {
 	return true
 }
 
+// serve gives the block of an idle view for r, if its pieces are free.
+func (w *view) serve(r *request, by when) *Block {
+	if !w.free() || by == atOnce && !w.ready(r.stream) {
+		return nil
+	}
+	w.block.seg.a.stats.Reuses++
+	return w.take()
+}
+
 // take lends the pieces, which are free, to w and gives its block.
 func (w *view) take() *Block {
 	a, b := w.block.seg.a, &w.block
@@ -180,10 +189,12 @@ func (w *view) giveBack() {
 // newest first.
 func (v *virtual) kept(r request, w when) *Block {
 	for _, view := range slices.Backward(v.a.views.bySize[r.size]) {
-		if view.pool == r.pool && view.free() && (w == later || view.ready(r.stream)) {
-			v.a.stats.Reuses++
+		if view.pool != r.pool {
+			continue
+		}
+		if b := view.serve(&r, w); b != nil {
 			v.a.note("reuse stitch", r.stream.id, r.size)
-			return view.take()
+			return b
 		}
 	}
 	return nil

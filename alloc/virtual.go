@@ -74,8 +74,9 @@ func (s *spot) better(t *spot) bool {
 	return cmp.Or(cmp.Compare(s.created, t.created), cmp.Compare(s.moved, t.moved), cmp.Compare(s.at, t.at)) < 0
 }
 
-// grow makes room for r. Where the device refuses, idle views are dropped and
-// it is tried once more: systems bound the number of mappings.
+// grow makes room for r. Where the device has no memory left, idle views are dropped
+// and it is tried once more: a system may count handles and mappings together, so that
+// a handle is refused for what views map. Refused mappings are show's.
 func (v *virtual) grow(r request) (*Block, error) {
 	b, err := v.growOnce(r)
 	if err == nil || err == errLimit || v.a.views.pages == 0 || !errors.Is(err, device.ErrOutOfMemory) {
