@@ -53,7 +53,11 @@ func parameters(rt *tensor.Runtime) (p tensors, index *tensor.Tensor) {
 
 // gradientsOf gives the loss and all gradients of program.
 func gradientsOf(rt *tensor.Runtime, p tensors, index *tensor.Tensor) (all [][]float32) {
-	loss := program(rt, p, index)
+	return backward(program(rt, p, index), p)
+}
+
+// backward gives the loss and all gradients of it, and releases them.
+func backward(loss *tensor.Tensor, p tensors) (all [][]float32) {
 	all = append(all, loss.Float32s())
 	loss.Backward(1)
 	loss.Release()
@@ -342,17 +346,10 @@ func TestHeld(t *testing.T) {
 			p[i] = w
 		}
 		images := random(rt, 5, 2, 12, 3, 3)
-		gradients := func() (all [][]float32) {
+		gradients := func() [][]float32 {
 			var loss *tensor.Tensor
 			rt.Autocast(precision, func() { loss = heldProgram(rt, p, index, images) })
-			all = append(all, loss.Float32s())
-			loss.Backward(1)
-			loss.Release()
-			for _, w := range p {
-				all = append(all, w.Grad().Float32s())
-				w.ZeroGrad()
-			}
-			return all
+			return backward(loss, p)
 		}
 		want := gradients()
 		live := rt.Allocator().Stats().Live
