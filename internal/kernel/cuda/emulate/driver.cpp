@@ -143,6 +143,13 @@ template <class M> auto find(M &m, u64 key) -> decltype(&m.begin()->second) {
 	return it == m.end() ? nullptr : &it->second;
 }
 
+// A call to the driver about stream that may not be captured.
+#define QUEUE \
+	CALL; \
+	auto s = find(streams, stream); \
+	if (!s) return invalidHandle; \
+	if ((*s)->captures) return captureUnsupported
+
 double now() {
 	timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
@@ -489,18 +496,12 @@ API cuStreamCreate(u64 *s, unsigned) {
 	return *s = keep(streams, std::make_shared<Stream>(Stream{current})), 0;
 }
 API cuStreamSynchronize(u64 stream) {
-	CALL;
-	auto s = find(streams, stream);
-	if (!s) return invalidHandle;
-	if ((*s)->captures) return captureUnsupported;
+	QUEUE;
 	(*s)->run((*s)->end());
 	return code();
 }
 API cuStreamDestroy_v2(u64 stream) {
-	CALL;
-	auto s = find(streams, stream);
-	if (!s) return invalidHandle;
-	if ((*s)->captures) return captureUnsupported;
+	QUEUE;
 	(*s)->run((*s)->end());
 	streams.erase(stream);
 	return code();
@@ -522,19 +523,13 @@ static u64 *count(u64 p) {
 	return (u64 *)p;
 }
 API cuStreamWaitValue64_v2(u64 stream, u64 p, u64 n, unsigned flags) {
-	CALL;
-	auto s = find(streams, stream);
-	if (!s) return invalidHandle;
-	if ((*s)->captures) return captureUnsupported;
+	QUEUE;
 	if (!count(p) || flags) return invalidValue;
 	(*s)->work.push_back({{}, nullptr, count(p), n});
 	return 0;
 }
 API cuStreamWriteValue64_v2(u64 stream, u64 p, u64 n, unsigned flags) {
-	CALL;
-	auto s = find(streams, stream);
-	if (!s) return invalidHandle;
-	if ((*s)->captures) return captureUnsupported;
+	QUEUE;
 	if (!count(p) || flags) return invalidValue;
 	(*s)->add([=] { __atomic_store_n((u64 *)p, n, __ATOMIC_RELEASE); });
 	return 0;
